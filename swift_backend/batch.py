@@ -1,0 +1,95 @@
+"""What goes through the model in one pass? Rows of several sequences, flattened, with where they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Consecutive tokens of one sequence in a pass.
+
+    token_ids: the tokens, at positions first, first + 1, …; the extent's slot of position p is extent_start + p.
+    num_logits: for how many of the last rows logits are wanted.
+    """
+
+    token_ids: Seq[int]
+    first: int
+    extent_start: int
+    num_logits: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionView:
+    """What the rows [row_start, row_end) see: cache slots [key_start, key_end).
+
+    mask: None when every row sees every key; else bool [rows, keys], True where a row may look.
+    causal: rows and keys are the same positions and each row sees itself and what is before it.
+    """
+
+    row_start: int
+    row_end: int
+    key_start: int
+    key_end: int
+    mask: torch.Tensor | None
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedBatch:
+    """One pass: N rows in all.
+
+    token_ids, positions, slots: int64 [N]; logit_rows: int64 [M], rows whose logits are wanted, in order;
+    views: attention of full layers; window_views: of sliding-window layers (the same list without a window).
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    logit_rows: torch.Tensor
+    views: list[AttentionView]
+    window_views: list[AttentionView]
+
+    @property
+    def num_rows(self) -> int:
+        return self.token_ids.shape[0]
+
+
+def build_batch(groups: Seq[RowGroup], device: torch.device, window: int | None = None) -> RaggedBatch:
+    """Flatten the groups, in order, into one pass."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    logit_rows: list[int] = []
+    bounds: list[tuple[int, int]] = []
+    for group in groups:
+        start, count = len(tokens), len(group.token_ids)
+        tokens += group.token_ids
+        positions += range(group.first, group.first + count)
+        slots += range(group.extent_start + group.first, group.extent_start + group.first + count)
+        logit_rows += range(start + count - group.num_logits, start + count)
+        bounds.append((start, start + count))
+    views = [_view(group, *rows, device, None) for group, rows in zip(groups, bounds, strict=True)]
+    windowed = [_view(group, *rows, device, window) for group, rows in zip(groups, bounds, strict=True)] if window else views
+    flat = (torch.tensor(column, dtype=torch.int64, device=device) for column in (tokens, positions, slots, logit_rows))
+    return RaggedBatch(*flat, views, windowed)
+
+
+def _view(group: RowGroup, row_start: int, row_end: int, device: torch.device, window: int | None) -> AttentionView:
+    """The keys that a group's rows see: all before and themselves, at most `window` of them."""
+    end = group.first + (row_end - row_start)
+    oldest = max(0, group.first - window + 1) if window else 0
+    key_start, key_end = group.extent_start + oldest, group.extent_start + end
+    if row_end - row_start == 1:
+        return AttentionView(row_start, row_end, key_start, key_end, None, False)
+    if group.first == 0 and (not window or end <= window):
+        return AttentionView(row_start, row_end, key_start, key_end, None, True)
+    rows = torch.arange(group.first, end, device=device)[:, None]
+    keys = torch.arange(oldest, end, device=device)[None, :]
+    mask = keys <= rows
+    if window:
+        mask &= keys > rows - window
+    return AttentionView(row_start, row_end, key_start, key_end, mask, False)

@@ -1,0 +1,122 @@
+"""How is the engine set up? Options from the environment, config.pbtxt or a caller, checked once.
+
+This is the only module that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, get_type_hints
+
+import torch
+
+from swift_backend.errors import ConfigError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+ACCEPTANCE_RULES = ("coupled", "rejection")
+ENVIRONMENT_PREFIX = "SWIFT_"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that is decided before the first request; raises ConfigError naming the option.
+
+    model: directory, hub id or .gguf file; None is the default model.
+    dtype: auto, float32, bfloat16 or float16 of the weights; auto is bfloat16.
+    device: auto (cuda if there is one), cpu or cuda[:n].
+    kv_cache_tokens: slots of the KV cache; None sizes it from free memory.
+    max_running: sequences that decode together.
+    max_step_tokens: rows of one full pass; longer prompts are prefilled in chunks of it.
+    max_waiting: requests that may wait for room before new ones are refused.
+    max_draft_tokens: upper bound of γ for every request.
+    skip_ratio: share of layers skipped while drafting; None follows the guide's rule by depth.
+    protected_layers: layers at each end that are never skipped.
+    acceptance: coupled (one noise per position) or rejection (min(1, p/q)).
+    debug: check the invariants after every step.
+    """
+
+    model: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    kv_cache_tokens: int | None = None
+    max_running: int = 32
+    max_step_tokens: int = 512
+    max_waiting: int = 256
+    max_draft_tokens: int = 5
+    skip_ratio: float | None = None
+    protected_layers: int = 2
+    acceptance: str = "coupled"
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
+        for name in ("max_running", "max_step_tokens", "max_waiting"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("max_draft_tokens", "protected_layers"):
+            _at_least(name, getattr(self, name), 0)
+        if self.kv_cache_tokens is not None:
+            _at_least("kv_cache_tokens", self.kv_cache_tokens, 2)
+        if self.skip_ratio is not None and not 0 <= self.skip_ratio < 1:
+            raise ConfigError(f"skip_ratio must be in [0, 1), got {self.skip_ratio}")
+
+    @classmethod
+    def from_sources(
+        cls, parameters: Mapping[str, str], environment: Mapping[str, str] | None = None
+    ) -> EngineConfig:
+        """Environment (SWIFT_<OPTION>) before config.pbtxt parameters before defaults.
+
+        An empty string means "not set". An unknown parameter, or an unparsable value, is a ConfigError.
+        """
+        environment = os.environ if environment is None else environment
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(parameters) - known)
+        if unknown:
+            raise ConfigError(f"unknown engine option {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        texts = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in known}
+        texts = {name: text or parameters.get(name, "") for name, text in texts.items()}
+        hints = get_type_hints(cls)
+        return cls(**{name: _parse(name, text, hints[name]) for name, text in texts.items() if text})
+
+    def torch_device(self) -> torch.device:
+        """The device that `device` stands for on this machine."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ConfigError(f"device must be auto, cpu or cuda[:n], got {self.device!r}") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(f"device is {self.device!r}, but this machine has no CUDA device")
+        return device
+
+
+def resolve_dtype(dtype: str, device: str = "auto") -> str:
+    """The name of the weights' dtype: auto is bfloat16 (CPUs without it keep its values in half precision)."""
+    _one_of("dtype", dtype, DTYPES)
+    return "bfloat16" if dtype == "auto" else dtype
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise ConfigError(f"{name} must be >= {low}, got {value}")
+
+
+def _parse(name: str, text: str, hint: Any) -> Any:
+    try:
+        if hint is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if hint in (int, int | None):
+            return int(text)
+        if hint == (float | None):
+            return float(text)
+    except (KeyError, ValueError):
+        raise ConfigError(f"{name} cannot be read from {text!r}") from None
+    return text

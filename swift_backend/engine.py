@@ -1,0 +1,258 @@
+"""The engine: receive, schedule, draft, verify, accept, commit, emit, one round after another."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import Sequence as Seq
+from time import monotonic
+
+from swift_backend.batch import RowGroup
+from swift_backend.config import EngineConfig
+from swift_backend.errors import EngineFailure, InvalidRequest, SwiftError
+from swift_backend.inbox import Inbox
+from swift_backend.loading import LoadedModel, load_model
+from swift_backend.scheduler import Work, plan_step
+from swift_backend.sequence import Output, Request, Sequence
+from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.layer_skip import LayerSkipDrafter
+from swift_backend.speculation.similarity import LayerSimilarity, most_redundant, skip_ratio
+from swift_backend.speculation.verdict import Verdict, judge
+from swift_backend.stopping import append_until_stop
+from swift_backend.text.stream import TextStream
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Serves requests with one model on one device.
+
+    submit, cancel and close may be called from any thread; step and run belong to one.
+    """
+
+    def __init__(self, config: EngineConfig, model: LoadedModel | None = None) -> None:
+        """Load the model that config names, unless one is given; raises ModelLoadError or ConfigError."""
+        model = model or load_model(config)
+        self.config = config
+        self.model = model
+        self.runner = model.runner
+        self.tokenizer = model.tokenizer
+        self.context_length = self.runner.decoder.config.context_length
+        self.vocab_size = self.runner.decoder.config.vocab_size
+        self._eos_ids = frozenset(self.runner.decoder.config.eos_ids)
+        self._cache = self.runner.cache
+        self._inbox = Inbox(config.max_waiting)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._drafter = LayerSkipDrafter(self.runner, with_probs=config.acceptance == "rejection")
+
+    # any thread
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; InvalidRequest when it can never run, Unavailable when there is no room to wait."""
+        self._check(request)
+        self._inbox.submit(request)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request with finish_reason "cancelled" within one round; unknown ids are ignored."""
+        self._inbox.cancel(request_id)
+
+    def close(self) -> None:
+        """Refuse new requests; run() cancels the open ones and returns."""
+        self._inbox.close()
+
+    # the engine's thread
+
+    def run(self) -> None:
+        """Step until closed. An exception in a step fails every open request and is raised again."""
+        try:
+            while not self._inbox.closed:
+                if not self.step():
+                    self._inbox.wait()
+            self._end_all("cancelled", None)
+        except Exception as error:
+            logger.exception("the engine failed")
+            self._inbox.close()
+            self._end_all("error", EngineFailure(f"the engine failed: {error}"))
+            raise
+
+    def step(self) -> bool:
+        """One round for every sequence that the step has room for; False when there was nothing to do."""
+        self._receive()
+        plan = plan_step(self._running, self.config.max_step_tokens, self.config.max_draft_tokens)
+        if not plan:
+            return False
+        started = monotonic()
+        drafts = self._draft(plan)
+        drafted = monotonic()
+        verdicts = self._verify(plan, drafts)
+        self._commit(plan, drafts, verdicts, (drafted - started, monotonic() - drafted))
+        if self.config.debug:
+            self.check_invariants()
+        return True
+
+    def check_invariants(self) -> None:
+        """AssertionError when an invariant of the design does not hold between two steps."""
+        self._cache.check_integrity()
+        assert self._cache.tokens_used == sum(s.extent.size for s in self._running if s.extent)
+        for sequence in self._running:
+            assert sequence.extent is not None and not sequence.finished
+            assert sequence.prefilling or sequence.kv_len == len(sequence.tokens) - 1
+            assert 0 <= sequence.num_output_tokens < sequence.max_tokens
+        assert all(sequence.extent is None for sequence in self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """No request waits or runs."""
+        return not self._running and not self._waiting
+
+    def _check(self, request: Request) -> None:
+        prompt, params = request.prompt_ids, request.params
+        if not prompt:
+            raise InvalidRequest("input_ids", "input_ids must hold at least one token")
+        wrong = next((t for t in prompt if not 0 <= t < self.vocab_size), None)
+        if wrong is not None:
+            raise InvalidRequest("input_ids", f"input_ids must be in [0, {self.vocab_size - 1}], got {wrong}")
+        if len(prompt) >= self.context_length:
+            limit = self.context_length - 1
+            raise InvalidRequest("input_ids", f"input_ids must hold at most {limit} tokens, got {len(prompt)}")
+        needed = len(prompt) + self._max_tokens(request)
+        if needed > self._cache.capacity:
+            held = f"prompt and max_tokens need {needed} cache slots, the server has {self._cache.capacity}"
+            raise InvalidRequest("max_tokens", f"max_tokens is too large: {held}")
+        asked = params.max_draft_tokens
+        if asked is not None and asked > self.config.max_draft_tokens:
+            limit = self.config.max_draft_tokens
+            raise InvalidRequest("max_draft_tokens", f"max_draft_tokens must be in [0, {limit}], got {asked}")
+
+    def _max_tokens(self, request: Request) -> int:
+        return min(request.params.max_tokens, self.context_length - len(request.prompt_ids))
+
+    def _receive(self) -> None:
+        mail = self._inbox.take(len(self._waiting))
+        for request in mail.requests:
+            self._waiting.append(self._start(request))
+        self._end_withdrawn(mail.cancelled)
+        while self._waiting and len(self._running) < self.config.max_running:
+            head = self._waiting[0]
+            head.extent = self._cache.reserve(head.num_prompt_tokens + head.max_tokens)
+            if head.extent is None:
+                break
+            self._running.append(self._waiting.popleft())
+
+    def _start(self, request: Request) -> Sequence:
+        params = request.params
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        text = TextStream(self.tokenizer, request.prompt_ids, params)
+        return Sequence(request, self._max_tokens(request), seed, text)
+
+    def _end_withdrawn(self, cancelled: set[str]) -> None:
+        now = monotonic()
+        for sequence in [*self._running, *self._waiting]:
+            deadline = sequence.request.deadline
+            if sequence.request.request_id in cancelled:
+                self._end(sequence, "cancelled")
+            elif deadline is not None and now >= deadline:
+                self._end(sequence, "timeout")
+
+    def _draft(self, plan: list[Work]) -> list[Draft]:
+        return self._drafter.draft([work.sequence for work in plan], [work.draft_budget for work in plan])
+
+    def _verify(self, plan: list[Work], drafts: list[Draft]) -> list[Verdict | None]:
+        """One full pass over known and drafted tokens; a verdict for each work whose next token is due."""
+        groups = [row_group(work, draft) for work, draft in zip(plan, drafts, strict=True)]
+        similarity = LayerSimilarity() if any(_wants_layer_set(work.sequence) for work in plan) else None
+        logits = self.runner.forward(groups, observe=similarity.observe if similarity else None)
+        if similarity:
+            self._note_similarity(plan, groups, similarity)
+        due = [(work.sequence, draft) for work, draft in zip(plan, drafts, strict=True) if work.reaches_end]
+        verdicts = iter(judge(due, logits, self.config.acceptance))
+        return [next(verdicts) if work.reaches_end else None for work in plan]
+
+    def _note_similarity(self, plan: list[Work], groups: Seq[RowGroup], similarity: LayerSimilarity) -> None:
+        """Add this chunk's layer similarity to each prompt's; at a prompt's end choose its layer set."""
+        ranges, start = [], 0
+        for group in groups:
+            ranges.append((start, start + len(group.token_ids)))
+            start += len(group.token_ids)
+        for work, sums in zip(plan, similarity.sums(ranges), strict=True):
+            sequence = work.sequence
+            if not _wants_layer_set(sequence):
+                continue
+            sequence.similarity = sums if sequence.similarity is None else sequence.similarity + sums
+            if work.reaches_end:
+                ratio = self.config.skip_ratio
+                ratio = skip_ratio(sums.shape[0]) if ratio is None else ratio
+                sequence.layer_set = most_redundant(
+                    sequence.similarity / sequence.num_prompt_tokens, ratio, self.config.protected_layers
+                )
+
+    def _commit(
+        self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], seconds: tuple[float, float]
+    ) -> None:
+        """Make the accepted tokens part of their sequences and emit them; end what is finished."""
+        now = monotonic()
+        for work, draft, verdict in zip(plan, drafts, verdicts, strict=True):
+            sequence = work.sequence
+            assert sequence.extent is not None
+            self._cache.commit(sequence.extent, work.num_tokens)
+            if verdict is None:
+                continue
+            first = sequence.num_output_tokens
+            text = append_until_stop(sequence, verdict.token_ids, self._eos_ids)
+            committed = sequence.num_output_tokens - first
+            self._cache.commit(sequence.extent, committed - 1)
+            if first:
+                sequence.note_round(len(draft), min(verdict.num_accepted, committed), *seconds)
+            sequence.note_tokens(now)
+            self._emit(sequence, text, sequence.tokens[-committed:])
+
+    def _emit(self, sequence: Sequence, text: str, token_ids: Seq[int]) -> None:
+        """Send a delta, with the reason if it is the last; a finished sequence leaves the engine."""
+        if sequence.finished:
+            self._release(sequence)
+        request = sequence.request
+        request.on_output(
+            Output(
+                request_id=request.request_id,
+                text=text,
+                token_ids=tuple(token_ids),
+                finish_reason=sequence.finish_reason,
+                num_prompt_tokens=sequence.num_prompt_tokens,
+                stats=sequence.stats(),
+                error=sequence.error,
+            )
+        )
+
+    def _end(self, sequence: Sequence, reason: str, error: SwiftError | None = None) -> None:
+        """End a sequence from outside: cancelled, timeout or error; what was held back of its text goes out."""
+        sequence.finish_reason, sequence.error = reason, error
+        self._emit(sequence, sequence.text.flush(), ())
+
+    def _end_all(self, reason: str, error: SwiftError | None) -> None:
+        for request in self._inbox.take(0).requests:
+            self._waiting.append(self._start(request))
+        for sequence in [*self._running, *self._waiting]:
+            self._end(sequence, reason, error)
+
+    def _release(self, sequence: Sequence) -> None:
+        if sequence.extent is None:
+            self._waiting.remove(sequence)
+            return
+        self._cache.release(sequence.extent)
+        sequence.extent = None
+        self._running.remove(sequence)
+
+
+def row_group(work: Work, draft: Draft) -> RowGroup:
+    """A sequence's rows in the full pass: known tokens, then drafted ones; logits from the last known row on."""
+    sequence = work.sequence
+    assert sequence.extent is not None
+    known = sequence.tokens[sequence.kv_len : sequence.kv_len + work.num_tokens]
+    num_logits = len(draft) + 1 if work.reaches_end else 0
+    return RowGroup([*known, *draft.token_ids], sequence.kv_len, sequence.extent.start, num_logits)
+
+
+def _wants_layer_set(sequence: Sequence) -> bool:
+    return sequence.layer_set is None and sequence.params.speculation != "off"

@@ -1,0 +1,66 @@
+"""How do other threads reach the engine? One mailbox, drained once per step."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Condition
+from typing import NamedTuple
+
+from swift_backend.errors import Unavailable
+from swift_backend.sequence import Request
+
+
+class Mail(NamedTuple):
+    """Everything that arrived since the last look."""
+
+    requests: list[Request]
+    cancelled: set[str]
+
+
+class Inbox:
+    """A bounded, thread-safe mailbox: submit and cancel from any thread, take on the engine's."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._requests: deque[Request] = deque()
+        self._cancelled: set[str] = set()
+        self._changed = Condition()
+        self._backlog = 0
+        self.closed = False
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; Unavailable when the queue is full or the engine is stopping."""
+        with self._changed:
+            if self.closed:
+                raise Unavailable("the server is shutting down")
+            waiting = len(self._requests) + self._backlog
+            if waiting >= self._capacity:
+                raise Unavailable(f"the waiting queue is full: {waiting} of {self._capacity} requests wait")
+            self._requests.append(request)
+            self._changed.notify()
+
+    def cancel(self, request_id: str) -> None:
+        """Ask for a request to end; unknown and finished ids are ignored by the engine."""
+        with self._changed:
+            self._cancelled.add(request_id)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Refuse new requests and wake the engine."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify()
+
+    def take(self, backlog: int) -> Mail:
+        """Empty the box; `backlog` is how many requests the engine itself keeps waiting, counted as queued."""
+        with self._changed:
+            mail = Mail(list(self._requests), self._cancelled)
+            self._requests.clear()
+            self._cancelled = set()
+            self._backlog = backlog + len(mail.requests)
+            return mail
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until there is mail, the box is closed, or the timeout (seconds) has passed."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._requests or self._cancelled or self.closed), timeout)

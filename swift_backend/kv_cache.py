@@ -1,0 +1,76 @@
+"""Where do keys and values live? One pair of tensors per layer, one contiguous extent per sequence.
+
+    extent  [start, start + length) committed | [start + length, start + size) tentative or unused
+
+Drafting and verification write the tail; rejecting a draft is leaving `length` where it is.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from swift_backend.sequence import Extent
+
+ROUND_TO = 16
+
+
+class KVCache:
+    """The K/V tensors of all layers, [capacity, kv_heads, head_dim] each, and who owns which slots.
+
+    Three verbs: reserve an extent, commit tokens into it, release it. Nothing is copied or cleared.
+    """
+
+    def __init__(
+        self, num_layers: int, capacity: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (capacity, kv_heads, head_dim)
+        self.capacity = capacity
+        self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self._extents: list[Extent] = []  # sorted by start
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all K/V tensors, used or not."""
+        return sum(t.nbytes for t in (*self.keys, *self.values))
+
+    @property
+    def tokens_used(self) -> int:
+        """Slots that belong to an extent."""
+        return sum(extent.size for extent in self._extents)
+
+    def reserve(self, num_tokens: int) -> Extent | None:
+        """Give out the first gap that holds num_tokens slots (rounded up), or None; adds one extent."""
+        size = min(-(-num_tokens // ROUND_TO) * ROUND_TO, self.capacity)
+        if num_tokens > size:
+            return None
+        start = 0
+        for index, extent in enumerate(self._extents):
+            if extent.start - start >= size:
+                return self._insert(index, Extent(start, size))
+            start = extent.start + extent.size
+        return self._insert(len(self._extents), Extent(start, size)) if self.capacity - start >= size else None
+
+    def commit(self, extent: Extent, num_tokens: int) -> None:
+        """Make the next num_tokens slots part of the sequence; mutates extent.length."""
+        assert 0 <= num_tokens <= extent.size - extent.length, "commit beyond the extent"
+        extent.length += num_tokens
+
+    def release(self, extent: Extent) -> None:
+        """Give the slots back; an extent is released once."""
+        index = next((i for i, owned in enumerate(self._extents) if owned is extent), None)
+        assert index is not None, "extent released twice"
+        del self._extents[index]
+
+    def check_integrity(self) -> None:
+        """AssertionError when extents overlap, leave the cache or hold more than they may."""
+        end = 0
+        for extent in self._extents:
+            assert extent.start >= end, "extents overlap"
+            assert 0 <= extent.length <= extent.size, "extent holds more than its size"
+            end = extent.start + extent.size
+        assert end <= self.capacity, "extent beyond the cache"
+
+    def _insert(self, index: int, extent: Extent) -> Extent:
+        self._extents.insert(index, extent)
+        return extent

@@ -1,0 +1,109 @@
+"""The engine without Triton: generate, stream and chat from Python."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence as Seq
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from swift_backend.config import EngineConfig
+from swift_backend.engine import Engine
+from swift_backend.errors import InvalidRequest
+from swift_backend.params import SamplingParams
+from swift_backend.sequence import Output, Request, RequestStats
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished answer.
+
+    text: the answer; token_ids: its ids, the end-of-sequence token included; finish_reason: stop, length or timeout.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    num_prompt_tokens: int
+    stats: RequestStats
+
+
+class SwiftLLM:
+    """A language model that drafts with its own layers.
+
+    model: directory, hub id or .gguf file; None is the default model. dtype and the other options are
+    EngineConfig's. Not safe for several threads at once.
+
+    >>> llm = SwiftLLM()
+    >>> out = llm.generate(["The capital of France is"], SamplingParams(max_tokens=3))[0]
+    >>> out.text, out.finish_reason
+    (' Paris.', 'length')
+    """
+
+    def __init__(self, model: str | None = None, dtype: str = "auto", **engine_options: Any) -> None:
+        """Load the model; raises ModelLoadError or ConfigError."""
+        self.engine = Engine(EngineConfig(model=model, dtype=dtype, **engine_options))
+        self._ids = count()
+
+    def generate(
+        self, prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams] | None = None
+    ) -> list[Completion]:
+        """Answers in the order of the prompts (text or token ids), decoded together.
+
+        params: for all prompts or one for each. Raises InvalidRequest before anything runs.
+        """
+        prompts = [prompts] if isinstance(prompts, str) or _is_token_ids(prompts) else prompts
+        params = params or SamplingParams()
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise InvalidRequest("params", f"params must be one or {len(prompts)}, got {len(each)}")
+        outputs: list[list[Output]] = [[] for _ in prompts]
+        for prompt, one, out in zip(prompts, each, outputs, strict=True):
+            self._submit(prompt, one, out)
+        self._drain()
+        return [_completion(out) for out in outputs]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Output]:
+        """The answer as deltas with .text and .token_ids; leaving the loop early cancels the request."""
+        news: deque[Output] = deque()
+        request_id = self._submit(prompt, params or SamplingParams(), news)
+        finished = False
+        try:
+            while not finished:
+                self.engine.step()
+                while news:
+                    output = news.popleft()
+                    finished = output.finished
+                    yield output
+        finally:
+            if not finished:
+                self.engine.cancel(request_id)
+                self._drain()
+
+    def chat(self, messages: Seq[dict[str, str]], params: SamplingParams | None = None) -> Completion:
+        """The answer to a conversation of {role, content}; InvalidRequest when the model has no chat template."""
+        return self.generate([self.engine.tokenizer.encode_chat(list(messages))], params)[0]
+
+    def _submit(self, prompt: Prompt, params: SamplingParams, out: list[Output] | deque[Output]) -> str:
+        ids = self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        request_id = f"local-{next(self._ids)}"
+        self.engine.submit(Request(request_id, ids, params, out.append))
+        return request_id
+
+    def _drain(self) -> None:
+        while self.engine.step() or not self.engine.idle:
+            pass
+
+
+def _is_token_ids(prompts: Any) -> bool:
+    return bool(prompts) and all(isinstance(p, int) for p in prompts)
+
+
+def _completion(outputs: Seq[Output]) -> Completion:
+    last = outputs[-1]
+    ids = [token for output in outputs for token in output.token_ids]
+    text = "".join(output.text for output in outputs)
+    return Completion(text, ids, last.finish_reason, last.num_prompt_tokens, last.stats)

@@ -1,0 +1,76 @@
+"""How is x @ W.T + b computed? One call signature, the fastest kernel that this machine has for the dtype.
+
+On a CPU, decoding reads every weight once per pass, so the kernel with the least traffic wins. Which it is was
+measured, see README "What limits speed".
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+HALF_MAX = torch.finfo(torch.float16).max
+
+
+class Linear(Protocol):
+    """y = x @ weight.T + bias for x [rows, in]; the result's dtype is the kernel's own."""
+
+    num_bytes: int
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class PlainLinear:
+    """torch's own linear on the weight as it is: the reference, and the choice on a GPU."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+        self.num_bytes = weight.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x.to(self._weight.dtype), self._weight, self._bias)
+
+
+class PackedLinear:
+    """oneDNN with the weight reordered once into its blocked layout; float32, or bfloat16 where the CPU has it."""
+
+    # The layout is chosen for a number of rows; the one for 16 also serves 1 to 8 well, the one for 1 does not.
+    ROWS = 16
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._dtype, self._bias = weight.dtype, bias
+        self.num_bytes = weight.nbytes
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, self.ROWS)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x.to(self._dtype), self._weight, self._bias, "none", [], "")
+
+
+class HalfStorageLinear:
+    """FBGEMM with float32 activations and weights kept in 16 bits, for CPUs without bfloat16 arithmetic.
+
+    A bfloat16 weight has 8 significant bits and half precision 11, so every weight of magnitude 2**-17 … 65504 is
+    held exactly; smaller ones are off by at most 2**-25.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.num_bytes = 2 * weight.numel()
+        self._weight = torch.ops.quantized.linear_prepack_fp16(weight.float(), None if bias is None else bias.float())
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.quantized.linear_dynamic_fp16(x.float(), self._weight)
+
+
+def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """Choose the kernel for a weight [out, in] (and bias [out]) that is already in the model's dtype and device."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return PlainLinear(weight, bias)
+    if weight.dtype == torch.float32:
+        return PackedLinear(weight, bias)
+    if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return PackedLinear(weight, bias)
+    if "fbgemm" in torch.backends.quantized.supported_engines and weight.abs().max() <= HALF_MAX:
+        return HalfStorageLinear(weight, bias)
+    return PlainLinear(weight, bias)

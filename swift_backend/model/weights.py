@@ -1,0 +1,119 @@
+"""What tensor X is: names looked up in a checkpoint's files, mapped into memory and checked when asked for."""
+
+import json
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from swift_backend.errors import ModelLoadError
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class _File(Protocol):
+    path: Path
+
+    def names(self) -> Iterable[str]: ...
+
+    def read(self, name: str) -> torch.Tensor: ...
+
+
+class Weights:
+    """The tensors of one checkpoint directory.
+
+    Example:
+        weights = Weights.open(directory)
+        norm = weights.get("model.norm.weight", (576,))
+    """
+
+    def __init__(self, directory: Path, files: Mapping[str, _File]) -> None:
+        self._directory = directory
+        self._files = files
+
+    @classmethod
+    def open(cls, directory: Path) -> "Weights":
+        """Opens `*.safetensors` (sharded or not), else `pytorch_model*.bin`; reads headers only.
+
+        Raises ModelLoadError for a missing, damaged or cut-off file.
+        """
+        for index_name, single, pattern, reader in _FORMATS:
+            paths = _shards(directory, index_name, single, pattern)
+            if paths:
+                return cls(directory, {name: file for file in map(reader, paths) for name in file.names()})
+        raise ModelLoadError(f"The model directory {directory} has no *.safetensors and no pytorch_model*.bin.")
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint holds the tensor `name`."""
+        return name in self._files
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor `name` in its stored floating dtype, on the CPU, mapped from the file: don't write into it.
+
+        Raises ModelLoadError if it is missing, has another shape or is not of a floating dtype that we compute with.
+        """
+        file = self._files.get(name)
+        if file is None:
+            raise ModelLoadError(f"Tensor {name} with shape {list(shape)} is not in the checkpoint {self._directory}.")
+        tensor = file.read(name)
+        if tuple(tensor.shape) != shape:
+            raise ModelLoadError(
+                f"Tensor {name} in {file.path} must have shape {list(shape)}, found {list(tensor.shape)}."
+            )
+        if tensor.dtype not in _FLOATS:
+            raise ModelLoadError(f"Tensor {name} in {file.path} must be of a 16 to 64 bit float, found {tensor.dtype}.")
+        return tensor
+
+
+class _SafetensorsFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._handle = safe_open(path, framework="pt", device="cpu")  # type: ignore[no-untyped-call]
+        except (SafetensorError, OSError) as error:
+            raise ModelLoadError(f"{path} is missing, damaged or cut off: {error}.") from error
+
+    def names(self) -> Iterable[str]:
+        return self._handle.keys()  # type: ignore[no-any-return]
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._handle.get_tensor(name)  # type: ignore[no-any-return]
+
+
+class _TorchFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ModelLoadError(f"{path} is missing, damaged, cut off or in a format of old: {reason}.") from error
+
+    def names(self) -> Iterable[str]:
+        return self._tensors.keys()  # type: ignore[no-any-return]
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._tensors[name]  # type: ignore[no-any-return]
+
+
+_FORMATS: tuple[tuple[str, str, str, Callable[[Path], _File]], ...] = (
+    ("model.safetensors.index.json", "model.safetensors", "*.safetensors", _SafetensorsFile),
+    ("pytorch_model.bin.index.json", "pytorch_model.bin", "pytorch_model*.bin", _TorchFile),
+)
+
+
+def _shards(directory: Path, index_name: str, single: str, pattern: str) -> list[Path]:
+    """The files of one format: those in the index, else the single file, else all that match."""
+    index = directory / index_name
+    if index.is_file():
+        try:
+            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            return [directory / name for name in sorted(set(names))]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelLoadError(f"{index} is not an index of weights: {error!r}.") from error
+    if (directory / single).is_file():
+        return [directory / single]
+    return sorted(directory.glob(pattern))

@@ -1,0 +1,31 @@
+"""How does a pass run? Owns decoder and cache on their device; CUDA graphs will hide here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+
+from swift_backend.batch import RowGroup, build_batch
+from swift_backend.kv_cache import KVCache
+from swift_backend.model.decoder import Decoder, Observer
+
+
+class Runner:
+    """Runs passes; knows nothing of requests."""
+
+    def __init__(self, decoder: Decoder, cache: KVCache, device: torch.device) -> None:
+        self.decoder = decoder
+        self.cache = cache
+        self.device = device
+
+    @torch.inference_mode()
+    def forward(
+        self, groups: Seq[RowGroup], kept: Seq[int] | None = None, observe: Observer | None = None
+    ) -> torch.Tensor:
+        """Logits, float32 [sum of num_logits, vocab], of the groups in order.
+
+        kept: the sublayers to compute; None is the full model. Writes keys and values of the computed layers.
+        """
+        batch = build_batch(groups, self.device, self.decoder.config.window)
+        return self.decoder.forward(batch, self.cache, kept, observe)

@@ -1,0 +1,180 @@
+"""What is known about one request while it runs? Its tokens, its cache extent, its draft statistics.
+
+Vocabulary, used everywhere in code and metrics:
+drafted    proposed by a drafter        verified   scored by the full model
+accepted   drafted and kept             recovered  the full model's token in place of a rejected one
+bonus      the full model's token after a draft that was accepted whole
+committed  part of the answer for good  emitted    sent to the client
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from swift_backend.errors import SwiftError
+from swift_backend.params import SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True)
+class Extent:
+    """The cache slots [start, start + size) of one sequence; the first `length` hold committed tokens."""
+
+    start: int
+    size: int
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """What speculation did for one request so far; times in seconds."""
+
+    rounds: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    output_tokens: int = 0
+    time_to_first_token: float = 0.0
+    decode_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    skipped_layers: tuple[int, ...] = ()
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens, 0 before the first draft."""
+        return self.accepted_draft_tokens / self.draft_tokens if self.draft_tokens else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Committed tokens per decode round; the token that prefill yields is not counted."""
+        return max(self.output_tokens - 1, 0) / self.rounds if self.rounds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One step's news about a request: a delta, and at the end why it ended.
+
+    finish_reason: "" until the last output, then stop, length, cancelled or timeout, or error with `error` set.
+    """
+
+    request_id: str
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str = ""
+    num_prompt_tokens: int = 0
+    stats: RequestStats = RequestStats()
+    error: SwiftError | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason != ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A valid request on its way to the engine; `on_output` is called on the engine thread and must not block."""
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    on_output: Callable[[Output], None]
+    arrived: float = field(default_factory=monotonic)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the request must have ended, on the monotonic clock."""
+        timeout = self.params.timeout_ms
+        return None if timeout is None else self.arrived + timeout / 1000
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The state of one admitted or waiting request.
+
+    tokens are the prompt and all committed output. The cache holds tokens[:kv_len]; after every round of a
+    decoding sequence kv_len == len(tokens) - 1, since the last token has not been through the model.
+    """
+
+    request: Request
+    max_tokens: int
+    seed: int
+    text: Any  # text.stream.TextStream: turns committed ids into emitted text
+    tokens: list[int] = field(default_factory=list)
+    extent: Extent | None = None
+    layer_set: Any = None
+    similarity: torch.Tensor | None = None
+    finish_reason: str = ""
+    error: SwiftError | None = None
+    rounds: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt_ids)
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be committed."""
+        return self.max_tokens - self.num_output_tokens
+
+    @property
+    def kv_len(self) -> int:
+        return self.extent.length if self.extent else 0
+
+    @property
+    def prefilling(self) -> bool:
+        """More than the last token still has to go through the model."""
+        return self.kv_len < len(self.tokens) - 1 or self.num_output_tokens == 0
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason != ""
+
+    def note_round(self, drafted: int, accepted: int, draft_seconds: float, verify_seconds: float) -> None:
+        """Count a decode round; accepted are committed tokens only."""
+        self.rounds += 1
+        self.draft_tokens += drafted
+        self.accepted_draft_tokens += accepted
+        self.draft_seconds += draft_seconds
+        self.verify_seconds += verify_seconds
+
+    def note_tokens(self, now: float) -> None:
+        """Remember when the first and the last token were committed."""
+        self.first_token_at = self.first_token_at or now
+        self.last_token_at = now
+
+    def stats(self) -> RequestStats:
+        """A snapshot for the client."""
+        first, last = self.first_token_at, self.last_token_at
+        return RequestStats(
+            rounds=self.rounds,
+            draft_tokens=self.draft_tokens,
+            accepted_draft_tokens=self.accepted_draft_tokens,
+            output_tokens=self.num_output_tokens,
+            time_to_first_token=first - self.request.arrived if first else 0.0,
+            decode_seconds=last - first if first and last else 0.0,
+            draft_seconds=self.draft_seconds,
+            verify_seconds=self.verify_seconds,
+            skipped_layers=self.layer_set.skipped_layers if self.layer_set is not None else (),
+        )

@@ -1,0 +1,109 @@
+"""The life cycle of `swift_decoder`: Triton's requests go into the engine, the responder brings the answers back."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from threading import Thread
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from swift_backend.config import EngineConfig
+from swift_backend.engine import Engine
+from swift_backend.errors import EngineFailure, SwiftError
+from swift_backend.sequence import Request
+from swift_backend.serving.reply import Reply
+from swift_backend.serving.responder import Responder
+from swift_backend.serving.tensors import Call, read_call, read_flag, stop_arrays
+from swift_backend.serving.triton_errors import printable
+from swift_backend.serving.triton_request import TritonRequest, engine_options
+
+ENGINE_STOP_SECONDS = 20.0
+RESPONDER_STOP_SECONDS = 5.0
+
+
+class TritonPythonModel:
+    """What Triton's Python backend calls; initialize and execute on one thread, never at the same time."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the model and start the two threads; TritonModelException says in one sentence why that failed."""
+        try:
+            config = EngineConfig.from_sources(engine_options(args))
+            self._engine = Engine(config)
+        except SwiftError as error:
+            raise pb_utils.TritonModelException(printable(str(error))) from None
+        self._numbers = itertools.count(1)
+        self._responder = Responder(self._engine.cancel, _log_error)
+        self._responder.start()
+        self._engine_thread = Thread(target=self._run_engine, name="swift-engine", daemon=True)
+        self._engine_thread.start()
+        pb_utils.Logger.log_info(printable(f"{args['model_name']}: {_description(self._engine)}"))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Pass each request on and return at once; every failure ends its own request only."""
+        for request in requests:
+            self._accept(request)
+
+    def finalize(self) -> None:
+        """Refuse new requests, end the running ones, and stop both threads."""
+        self._engine.close()
+        self._engine_thread.join(ENGINE_STOP_SECONDS)
+        if self._engine_thread.is_alive():
+            _log_error(f"the engine did not stop within {ENGINE_STOP_SECONDS:g} s; its requests are ended without it")
+        if not self._responder.close(RESPONDER_STOP_SECONDS):
+            _log_error(f"some answers could not be sent within {RESPONDER_STOP_SECONDS:g} s")
+
+    def is_ready(self) -> bool:
+        """Triton's readiness probe (from 26.03 on): no engine, no service."""
+        return self._engine_thread.is_alive()
+
+    def _accept(self, request: Any) -> None:
+        reply = Reply(str(next(self._numbers)), request.request_id(), request.get_response_sender())
+        try:
+            self._start(TritonRequest(request), reply)
+        except SwiftError as error:
+            self._refuse(reply, error)
+        except Exception as error:  # ours; raised from execute it would end the other requests of this call too
+            _log_error(f"request {reply.label}: {traceback.format_exc().rstrip()}")
+            self._refuse(reply, EngineFailure(f"internal error ({type(error).__name__})"))
+
+    def _start(self, inputs: TritonRequest, reply: Reply) -> None:
+        if read_flag(inputs, "stop"):
+            reply.finish(stop_arrays(self._responder.stop(reply.client_id)))
+            return
+        call = read_call(inputs)
+        reply.stream = call.stream
+        if not call.exclude_input:
+            reply.prompt_text = lambda: self._prompt_text(call)
+        self._responder.open(reply)
+        self._engine.submit(Request(reply.request_id, call.prompt_ids, call.params, self._responder.on_output))
+
+    def _prompt_text(self, call: Call) -> str:
+        skip = call.params.skip_special_tokens
+        return self._engine.tokenizer.decode(call.prompt_ids, skip_special_tokens=skip)
+
+    def _refuse(self, reply: Reply, error: SwiftError) -> None:
+        """Queue the error behind whatever was said already, so that only one thread talks to this client."""
+        self._responder.open(reply)
+        self._responder.fail(reply.request_id, error)
+
+    def _run_engine(self) -> None:
+        """The engine's thread; whichever way it ends, no request stays open and no new one gets in."""
+        try:
+            self._engine.run()
+        except Exception:
+            _log_error(f"the engine stopped working\n{traceback.format_exc().rstrip()}")
+        finally:
+            self._engine.close()
+            self._responder.fail_open(EngineFailure("the engine has stopped"))
+
+
+def _description(engine: Engine) -> str:
+    model, runner = engine.model, engine.runner
+    shape = f"{runner.decoder.config.num_layers} layers, context {engine.context_length}"
+    return f"{model.directory} in {model.dtype} on {runner.device}, {shape}, {runner.cache.capacity} cache slots"
+
+
+def _log_error(message: str) -> None:
+    pb_utils.Logger.log_error(printable(message))

@@ -1,0 +1,34 @@
+"""What is a draft, and who makes one?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from swift_backend.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens proposed for the next positions of a sequence; empty means "no idea", which is normal.
+
+    probs: for each token the distribution, float64 [vocab], that it was drawn from; None where acceptance does not
+    need it.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    probs: tuple[torch.Tensor, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+class Drafter(Protocol):
+    """Proposes tokens; never sees requests' outcomes, Triton or configuration."""
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
+        """One draft per sequence, at most budgets[i] tokens long."""
+        ...

@@ -1,0 +1,41 @@
+"""Which sublayers does a draft pass skip? A bitmask over the flat list attn_0, mlp_0, attn_1, mlp_1, …"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSet:
+    """The sublayers left out while drafting: bit i of skip_mask is sublayer i of 2 * num_layers."""
+
+    num_layers: int
+    skip_mask: int = 0
+
+    @classmethod
+    def skipping(cls, num_layers: int, layers: Iterable[int]) -> LayerSet:
+        """The set that skips whole layers: attention and MLP of each."""
+        mask = 0
+        for layer in layers:
+            assert 0 <= layer < num_layers, "layer out of range"
+            mask |= 0b11 << (2 * layer)
+        return cls(num_layers, mask)
+
+    def keeps(self, sublayer: int) -> bool:
+        """Whether the draft pass computes this sublayer."""
+        return not self.skip_mask >> sublayer & 1
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the sublayers that are computed, in order."""
+        return tuple(i for i in range(2 * self.num_layers) if self.keeps(i))
+
+    @property
+    def skipped_layers(self) -> tuple[int, ...]:
+        """Layers of which both sublayers are skipped."""
+        return tuple(n for n in range(self.num_layers) if self.skip_mask >> (2 * n) & 0b11 == 0b11)
+
+    def __bool__(self) -> bool:
+        """Whether anything is skipped at all."""
+        return self.skip_mask != 0

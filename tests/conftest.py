@@ -1,0 +1,118 @@
+"""Models that the tests run on: tiny random ones made here, and the default model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+TINY_VOCABULARY = 64
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+
+SMALL = {
+    "vocab_size": TINY_VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def tiny_config(architecture: str, **changes: Any) -> Any:
+    """A transformers config of a few thousand weights, with what is special about the architecture switched on."""
+    import transformers
+
+    special: dict[str, tuple[str, dict[str, Any]]] = {
+        "llama": ("LlamaConfig", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
+        "mistral": ("MistralConfig", {"sliding_window": 12, "head_dim": 8}),
+        "qwen2": ("Qwen2Config", {"tie_word_embeddings": False}),
+        "qwen3": ("Qwen3Config", {"head_dim": 16}),
+    }
+    name, extra = special[architecture]
+    return getattr(transformers, name)(**{**SMALL, **extra, **changes})
+
+
+def save_tiny_model(directory: Path, config: Any, seed: int = 0) -> Path:
+    """Write a random model and a word-level tokenizer (word "w7" is id 7) as a Hugging Face directory."""
+    import transformers
+
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):  # transformers starts biases at zero, which would test nothing
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(directory)
+    save_word_tokenizer(directory, config.vocab_size)
+    return directory
+
+
+def save_word_tokenizer(directory: Path, vocab_size: int) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocab_size)}, unk_token="w2"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w1", unk_token="w2")
+    fast.save_pretrained(directory)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """tiny_model("llama") is the directory of a random model of that architecture, made once."""
+    made: dict[str, Path] = {}
+
+    def get(architecture: str) -> Path:
+        if architecture not in made:
+            directory = tmp_path_factory.mktemp(architecture)
+            made[architecture] = save_tiny_model(directory, tiny_config(architecture))
+        return made[architecture]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def smollm2_float32() -> Path:
+    """The default model in float32, converted once per machine."""
+    from swift_backend.model.checkpoint import resolve_model
+
+    return resolve_model(None, "float32")
+
+
+@pytest.fixture(scope="session")
+def shared_prompts() -> list[dict[str, Any]]:
+    """Rows of every dataset in ../shared/data, round robin over the files."""
+    files = sorted(SHARED_DATA.glob("*.jsonl"))
+    if not files:
+        pytest.skip("../shared/data is not there; it holds the prompts")
+    columns = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    return [row for rows in zip(*columns, strict=False) for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def one_thread_for_tiny_models(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Waking a second thread costs more than a tiny model's whole pass; real models keep all cores."""
+    threads = torch.get_num_threads()
+    if not request.node.get_closest_marker("model"):
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,114 @@
+"""The life cycle of swift_tokenizer around a fake tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swift_backend.config import EngineConfig
+from swift_backend.errors import InvalidRequest, ModelLoadError
+from swift_backend.serving import tokenizer_model
+from swift_backend.serving.tokenizer_model import TritonPythonModel
+
+
+class FakeTokenizer:
+    """Ids are code points; chats of more than one message are refused."""
+
+    def encode(self, text: str) -> list[int]:
+        if text == "boom":
+            raise RuntimeError("a bug")
+        return [ord(character) for character in text.strip()]
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        if len(messages) > 1:
+            raise InvalidRequest("messages", "roles must alternate")
+        return self.encode(f"{messages[0]['role']}:{messages[0]['content']}")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was resolved and loaded, in order."""
+    calls: list[Any] = []
+
+    def resolve(source: str | None, dtype: str, *, progress: Callable[[str], None]) -> Path:
+        if source == "missing":
+            raise ModelLoadError("The model 'missing' does not exist.")
+        progress("converting")
+        calls.append((source, dtype))
+        return Path("models") / str(source)
+
+    class Loading(FakeTokenizer):
+        @classmethod
+        def load(cls, directory: Path) -> FakeTokenizer:
+            calls.append(directory)
+            return FakeTokenizer()
+
+    monkeypatch.setattr(tokenizer_model, "resolve_model", resolve)
+    monkeypatch.setattr(tokenizer_model, "Tokenizer", Loading)
+    for name in EngineConfig.__dataclass_fields__:
+        monkeypatch.delenv(f"SWIFT_{name.upper()}", raising=False)
+    return calls
+
+
+def load(**parameters: str) -> TritonPythonModel:
+    entries = {name: {"string_value": value} for name, value in parameters.items()}
+    model = TritonPythonModel()
+    model.initialize({"model_config": json.dumps({"parameters": entries})})
+    return model
+
+
+def test_only_the_tokenizer_of_the_configured_model_is_loaded(triton: Any, asked: list[Any]) -> None:
+    load(model="tiny", dtype="float32")
+    load()
+    assert asked == [("tiny", "float32"), Path("models/tiny"), (None, "bfloat16"), Path("models/None")]
+    assert triton.log == [("info", "converting"), ("info", "converting")]
+
+
+def test_each_request_gets_its_own_answer_in_order(triton: Any, asked: list[Any]) -> None:
+    requests = [
+        triton.request(decoupled=False, text_input="AB"),
+        triton.request(decoupled=False, text_input="A", messages="[]"),
+        triton.request(decoupled=False, messages='[{"role": "u", "content": "C"}]'),
+    ]
+    responses = load().execute(requests)
+    assert [triton.table(response) for response in responses] == [
+        {"input_ids": [65, 66]},
+        {"error": "exactly one of text_input and messages must be given, got both", "code": "INVALID_ARG"},
+        {"input_ids": [117, 58, 67]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"text_input": "  "}, "text_input gives no tokens at all"),
+        ({"messages": json.dumps([{"role": "u", "content": "a"}] * 2)}, "messages: roles must alternate"),
+        ({}, "exactly one of text_input and messages must be given, got neither"),
+    ],
+)
+def test_a_wrong_prompt_is_an_invalid_argument(
+    triton: Any, asked: list[Any], inputs: dict[str, str], message: str
+) -> None:
+    [response] = load().execute([triton.request(decoupled=False, **inputs)])
+    assert triton.table(response) == {"error": message, "code": "INVALID_ARG"}
+    assert triton.errors() == []
+
+
+def test_a_bug_is_logged_with_its_trace_and_told_without(triton: Any, asked: list[Any]) -> None:
+    model = load()
+    requests = [triton.request("r1", decoupled=False, text_input=text) for text in ("boom", "A")]
+    bad, good = model.execute(requests)
+    assert triton.table(bad) == {"error": "request 'r1': internal error (RuntimeError)", "code": "INTERNAL"}
+    assert triton.table(good) == {"input_ids": [65]}
+    [line] = triton.errors()
+    assert line.startswith("request 'r1': Traceback") and line.endswith("RuntimeError: a bug")
+
+
+def test_a_failed_load_is_one_sentence_in_tritons_log(triton: Any, asked: list[Any]) -> None:
+    with pytest.raises(triton.Exception) as caught:
+        load(model="missing")
+    assert str(caught.value) == "The model 'missing' does not exist."

@@ -1,0 +1,97 @@
+"""Which drafted tokens survive: literal cases, and distributions against the exact ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from scipy import stats
+from swift_backend.params import SamplingParams
+from swift_backend.sampling import Draw, Purpose, draw_from, uniform
+from swift_backend.speculation.acceptance import accept_coupled, accept_rejection, residual
+
+from tests.chi_square import p_value
+
+PARAMS = SamplingParams(temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("draft", "target", "committed"),
+    [
+        ([], [4], [4]),
+        ([7, 8, 9], [7, 8, 9, 1], [7, 8, 9, 1]),
+        ([7, 8, 9], [7, 5, 9, 1], [7, 5]),
+        ([7], [3, 1], [3]),
+        ([0, 0], [0, 0, 0], [0, 0, 0]),
+        ([7, 8], [8, 7, 8], [8]),
+    ],
+)
+def test_coupled(draft: list[int], target: list[int], committed: list[int]) -> None:
+    assert accept_coupled(draft, target) == committed
+
+
+def probs(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+CASES = {
+    "overlapping": (probs(0.1, 0.2, 0.3, 0.4), probs(0.4, 0.3, 0.2, 0.1)),
+    "draft is target": (probs(0.1, 0.2, 0.3, 0.4), probs(0.1, 0.2, 0.3, 0.4)),
+    "disjoint": (probs(0.0, 0.0, 0.3, 0.7), probs(0.5, 0.5, 0.0, 0.0)),
+    "target is one-hot": (probs(0.0, 1.0, 0.0, 0.0), probs(0.25, 0.25, 0.25, 0.25)),
+    "draft is one-hot": (probs(0.1, 0.2, 0.3, 0.4), probs(0.0, 0.0, 1.0, 0.0)),
+    "token zero": (probs(0.9, 0.1, 0.0, 0.0), probs(0.5, 0.5, 0.0, 0.0)),
+}
+
+
+def round_of_two(p: torch.Tensor, q: torch.Tensor, seed: int) -> list[int]:
+    """Draft two tokens from q, accept by rejection against p, with the engine's naming of random numbers."""
+
+    def named(i: int, purpose: Purpose) -> Draw:
+        return Draw(PARAMS, seed, i, purpose)
+
+    draft = [draw_from(q, named(i, Purpose.DRAFT)) for i in range(2)]
+    return accept_rejection(
+        draft,
+        [q, q],
+        [p, p, p],
+        lambda i: float(uniform(named(i, Purpose.ACCEPT), torch.zeros(1, dtype=torch.int64))),
+        lambda i, weights: draw_from(weights, named(i, Purpose.RECOVER if i < 2 else Purpose.TOKEN)),
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rejection_yields_the_target_distribution(case: str) -> None:
+    """Every committed token is a draw from p, whatever its place in the round; SWIFT's B1, vLLM #9834."""
+    p, q = CASES[case]
+    rounds = [round_of_two(p, q, seed) for seed in range(5000)]
+    for place in range(3):
+        tokens = [r[place] for r in rounds if len(r) > place]
+        if len(tokens) > 200:
+            assert p_value(tokens, p) > 1e-3, (case, place)
+
+
+def test_rejection_accepts_with_the_overlap() -> None:
+    """The share of accepted first tokens is sum(min(p, q))."""
+    p, q = CASES["overlapping"]
+    accepted = sum(len(round_of_two(p, q, seed)) > 1 for seed in range(5000))
+    assert stats.binomtest(accepted, 5000, float(torch.minimum(p, q).sum())).pvalue > 1e-3
+
+
+def test_rejection_of_equal_distributions_accepts_everything() -> None:
+    p, _ = CASES["draft is target"]
+    assert Counter(len(round_of_two(p, p, seed)) for seed in range(200)) == {3: 200}
+
+
+def test_rejection_of_disjoint_distributions_accepts_nothing() -> None:
+    p, q = CASES["disjoint"]
+    assert Counter(len(round_of_two(p, q, seed)) for seed in range(200)) == {1: 200}
+
+
+def test_residual_of_equal_distributions_is_the_target() -> None:
+    """transformers divides by a sum of zero there (reference §2); ours keeps something to draw from."""
+    p = probs(0.25, 0.75)
+    assert residual(p, p).tolist() == [0.25, 0.75]
+    assert residual(p, probs(0.5, 0.5)).tolist() == [0.0, 0.25]
+

@@ -1,0 +1,61 @@
+"""Imports point one way, and public names are the ones that are listed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "swift_backend"
+# A module may import from its own level and from those after it; speculation's plain data is lower than its drafters.
+LEVELS = [
+    {"serving"},
+    {"llm"},
+    {"engine"},
+    {"loading", "scheduler", "stopping", "speculation"},
+    {"text", "runner"},
+    {"model", "kv_cache", "batch", "sampling", "inbox"},
+    {"sequence", "params", "config", "errors"},
+]
+LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+
+
+def imported(path: Path) -> set[str]:
+    """Names right below swift_backend, or top-level packages, that a module imports, not for types only."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    nodes = [node for node in ast.walk(tree) if id(node) not in typing_only]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return names
+
+
+def level(path: Path) -> int:
+    return LEVEL_OF[path.relative_to(PACKAGE).parts[0].removesuffix(".py")]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_arrow_is_reversed(path: Path) -> None:
+    own = [name.split(".")[1] for name in imported(path) if name.startswith("swift_backend.")]
+    assert [name for name in own if LEVEL_OF[name] < level(path)] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_serving_knows_triton(path: Path) -> None:
+    triton = {name for name in imported(path) if "triton" in name.split(".")[0]}
+    assert path.is_relative_to(PACKAGE / "serving") or not triton
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    import swift_backend
+
+    assert swift_backend.__all__ == sorted(swift_backend.__all__)
+    public = {name for name, value in vars(swift_backend).items() if isinstance(value, type)}
+    assert public == set(swift_backend.__all__)

@@ -1,0 +1,61 @@
+"""How other threads reach the engine."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from swift_backend.errors import Unavailable
+from swift_backend.inbox import Inbox
+from swift_backend.params import SamplingParams
+from swift_backend.sequence import Request
+
+
+def request(name: str) -> Request:
+    return Request(name, [1], SamplingParams(), print)
+
+
+def test_mail_is_taken_once_and_in_order() -> None:
+    inbox = Inbox(10)
+    for name in "abc":
+        inbox.submit(request(name))
+    inbox.cancel("b")
+    mail = inbox.take(0)
+    assert [r.request_id for r in mail.requests] == ["a", "b", "c"]
+    assert mail.cancelled == {"b"}
+    assert inbox.take(0) == ([], set())
+
+
+def test_what_the_engine_keeps_waiting_counts() -> None:
+    inbox = Inbox(3)
+    inbox.submit(request("a"))
+    inbox.submit(request("b"))
+    inbox.take(0)
+    inbox.submit(request("c"))
+    with pytest.raises(Unavailable, match="3 of 3"):
+        inbox.submit(request("d"))
+    inbox.take(0)
+    inbox.take(0)
+    inbox.submit(request("e"))
+
+
+def test_a_closed_box_refuses() -> None:
+    inbox = Inbox(3)
+    inbox.close()
+    with pytest.raises(Unavailable, match="shutting down"):
+        inbox.submit(request("a"))
+
+
+@pytest.mark.parametrize("wake", [lambda box: box.submit(request("a")), lambda box: box.cancel("x"), Inbox.close])
+def test_waiting_ends_with_any_mail(wake: object) -> None:
+    inbox = Inbox(3)
+    waiter = threading.Thread(target=inbox.wait)
+    waiter.start()
+    assert waiter.is_alive()
+    wake(inbox)  # type: ignore[operator]
+    waiter.join(5)
+    assert not waiter.is_alive()
+
+
+def test_waiting_ends_in_time() -> None:
+    Inbox(1).wait(timeout=0.01)

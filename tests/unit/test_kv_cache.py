@@ -1,0 +1,82 @@
+"""Extents: who owns which slots."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from swift_backend.kv_cache import KVCache
+from swift_backend.sequence import Extent
+
+
+def cache(capacity: int = 64) -> KVCache:
+    return KVCache(2, capacity, kv_heads=1, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def test_extents_are_rounded_up_and_follow_each_other() -> None:
+    kv = cache()
+    assert [kv.reserve(n) for n in (1, 17, 16)] == [Extent(0, 16), Extent(16, 32), Extent(48, 16)]
+    assert kv.reserve(1) is None
+    assert kv.tokens_used == 64
+
+
+def test_a_gap_is_used_again() -> None:
+    kv = cache()
+    first, middle, last = kv.reserve(16), kv.reserve(16), kv.reserve(16)
+    assert first and middle and last
+    kv.release(middle)
+    assert kv.reserve(20) is None
+    assert kv.reserve(10) == Extent(16, 16)
+    kv.check_integrity()
+
+
+def test_the_whole_cache_fits_even_if_it_is_not_a_multiple() -> None:
+    kv = cache(capacity=50)
+    assert kv.reserve(51) is None
+    assert kv.reserve(50) == Extent(0, 50)
+
+
+def test_commit_moves_the_length_and_no_further_than_the_extent() -> None:
+    kv = cache()
+    extent = kv.reserve(16)
+    assert extent
+    kv.commit(extent, 10)
+    kv.commit(extent, 6)
+    assert extent.length == 16
+    with pytest.raises(AssertionError, match="beyond"):
+        kv.commit(extent, 1)
+
+
+def test_an_extent_is_released_once() -> None:
+    kv = cache()
+    extent = kv.reserve(4)
+    assert extent
+    kv.release(extent)
+    with pytest.raises(AssertionError, match="twice"):
+        kv.release(extent)
+
+
+def test_integrity_check_sees_overlap() -> None:
+    kv = cache()
+    first, second = kv.reserve(16), kv.reserve(16)
+    assert first and second
+    second.start = 8
+    with pytest.raises(AssertionError, match="overlap"):
+        kv.check_integrity()
+
+
+def test_bytes_are_those_of_keys_and_values() -> None:
+    assert cache(64).num_bytes == 2 * 2 * 64 * 4 * 4
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60))
+def test_any_order_of_reserve_and_release_keeps_extents_apart(actions: list[tuple[bool, int]]) -> None:
+    kv, owned = cache(128), []
+    for take, number in actions:
+        if take and (extent := kv.reserve(number)):
+            owned.append(extent)
+        elif not take and owned:
+            kv.release(owned.pop(number % len(owned)))
+        kv.check_integrity()
+        assert kv.tokens_used == sum(extent.size for extent in owned)

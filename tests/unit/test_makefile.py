@@ -1,0 +1,95 @@
+"""Do the commands say what they cannot do, and skip what is done?"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INPUTS = ("Makefile", "constraints.txt", "pyproject.toml", "requirements-nodeps.txt")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in INPUTS:
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Not the variables of a make around this test: they would change what make prints.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", "-C", str(folder), "--no-print-directory", *arguments],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def pretend_installed(folder: Path) -> None:
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    stamp = make(folder, "-n", "-p", "install").stdout.split("STAMP := ")[1].splitlines()[0]
+    (folder / stamp.replace("$(VENV)", ".venv")).touch()
+
+
+def python_that_says(folder: Path, failing: str) -> Path:
+    """A python3 whose run fails whenever its program contains a word."""
+    path = folder / "python-stand-in"
+    path.write_text(f'#!/bin/sh\ncase "$*" in *{failing}*) exit 1;; esac\nexit 0\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_help_names_every_target_of_the_contract(folder):
+    printed = make(folder, "help").stdout
+    names = [line.split()[1] for line in printed.splitlines()]
+    assert names == ["help", "install", "serve", "demo", "test", "check", "lint", "format", "bench", "loadtest"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "message"),
+    [
+        ("version_info", "error: Python 3.10 to 3.12 is needed"),
+        ("ensurepip", "has no venv module: on Debian and Ubuntu apt-get install python3-venv"),
+    ],
+)
+def test_a_python_that_will_not_do_is_one_line(folder, failing, message):
+    outcome = make(folder, "install", f"PYTHON={python_that_says(folder, failing)}")
+    assert outcome.returncode == 2
+    assert message in outcome.stderr
+    assert not (folder / ".venv").exists()
+
+
+def test_a_second_install_does_nothing(folder):
+    pretend_installed(folder)
+    outcome = make(folder, "install", "PYTHON=/nonexistent")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert "pip" not in outcome.stdout
+
+
+def test_another_list_of_packages_is_installed_again(folder):
+    pretend_installed(folder)
+    with (folder / "constraints.txt").open("a") as constraints:
+        constraints.write("another==1.0\n")
+    assert "pip install" in make(folder, "-n", "install").stdout
+
+
+@pytest.mark.parametrize(("target", "file"), [("bench", "loadtest/bench.py"), ("loadtest", "loadtest/sweep.py")])
+def test_a_target_with_nothing_behind_it_says_so(folder, target, file):
+    pretend_installed(folder)
+    outcome = make(folder, target)
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith(f"error: {file} is not written yet\n")
+
+
+def test_serve_passes_its_variables_on(folder):
+    pretend_installed(folder)
+    printed = make(
+        folder, "-n", "serve", "MODEL=a dir/m.gguf", "HTTP_PORT=1", "GRPC_PORT=2", "METRICS_PORT=3", "ARGS=-- --x"
+    )
+    command = " ".join(printed.stdout.replace("\\\n", " ").split())
+    expected = '--foreground --model "a dir/m.gguf" --http-port 1 --grpc-port 2 --metrics-port 3 -- --x'
+    assert command == f"exec .venv/bin/python -m swift_backend.serving.launcher {expected}"

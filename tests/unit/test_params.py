@@ -1,0 +1,89 @@
+"""What a request may ask for, and what it is told when it may not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from swift_backend.errors import InvalidRequest
+from swift_backend.params import RANGES, SamplingParams
+
+
+def test_defaults_are_the_contracts() -> None:
+    params = SamplingParams()
+    assert (params.max_tokens, params.temperature, params.top_k, params.top_p, params.min_p) == (256, 0.0, 0, 1.0, 0.0)
+    assert (params.speculation, params.seed, params.stop, params.skip_special_tokens) == ("auto", None, (), True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("temperature", 7.5, "temperature must be in [0, 5], got 7.5"),
+        ("temperature", float("nan"), "temperature must be finite, got nan"),
+        ("temperature", "warm", "temperature must be a number, got 'warm'"),
+        ("temperature", True, "temperature must be a number, got True"),
+        ("temperature", [1], "temperature must be a number, got [1]"),
+        ("top_p", 0, "top_p must be in (0, 1], got 0"),
+        ("top_k", -2, "top_k must be >= -1, got -2"),
+        ("max_tokens", 0, "max_tokens must be >= 1, got 0"),
+        ("max_tokens", 1.5, "max_tokens must be an integer, got 1.5"),
+        ("max_tokens", "1e3", "max_tokens must be an integer, got '1e3'"),
+        ("max_tokens", 10**400, None),
+        ("seed", -1, "seed must be in [0, 9.22337e+18], got -1"),
+        ("seed", 2**63, None),
+        ("stop", [""], None),
+        ("stop", ["a"] * 17, "stop takes at most 16 strings, got 17"),
+        ("stop", 5, None),
+        ("stop_token_ids", [1.5], None),
+        ("stop_token_ids", [-1], None),
+        ("ignore_eos", 1, "ignore_eos must be true or false, got 1"),
+        ("speculation", "on", "speculation must be one of auto, fixed, off, got 'on'"),
+        ("confidence_threshold", 1.1, "confidence_threshold must be in [0, 1], got 1.1"),
+        ("temprature", 1, "temprature is not a sampling parameter; did you mean temperature?"),
+        ("wxyz", 1, "wxyz is not a sampling parameter"),
+    ],
+)
+def test_what_is_wrong_is_named(key: str, value: Any, message: str | None) -> None:
+    if (key, value) == ("max_tokens", 10**400):
+        assert SamplingParams.from_mapping({key: value}).max_tokens == value
+        return
+    with pytest.raises(InvalidRequest) as caught:
+        SamplingParams.from_mapping({key: value})
+    assert caught.value.field == key
+    assert key in str(caught.value)
+    assert message is None or str(caught.value) == message
+
+
+@pytest.mark.parametrize("key", RANGES)
+def test_both_ends_of_every_range(key: str) -> None:
+    limits = RANGES[key]
+    number = int if limits.integer else float
+    inside = [limits.high] if limits.high < math.inf else []
+    inside += [] if limits.low_open else [limits.low]
+    for value in inside:
+        assert getattr(SamplingParams.from_mapping({key: number(value)}), key) == value
+    step = 1 if limits.integer else 1e-9
+    for value in (limits.low if limits.low_open else limits.low - step, limits.high + step):
+        if math.isfinite(value):
+            with pytest.raises(InvalidRequest, match=key):
+                SamplingParams.from_mapping({key: number(value)})
+
+
+def test_strings_that_spell_numbers_are_numbers() -> None:
+    """perf_analyzer and vLLM's clients send them so."""
+    params = SamplingParams.from_mapping({"temperature": "0.5", "max_tokens": "8", "ignore_eos": "true", "seed": "3"})
+    assert (params.temperature, params.max_tokens, params.ignore_eos, params.seed) == (0.5, 8, True, 3)
+
+
+def test_null_is_not_set() -> None:
+    assert SamplingParams.from_mapping({"seed": None, "temperature": None}) == SamplingParams()
+
+
+def test_one_stop_string_is_a_list_of_one() -> None:
+    assert SamplingParams(stop="END").stop == ("END",)  # type: ignore[arg-type]
+
+
+def test_the_constructor_checks_too() -> None:
+    with pytest.raises(InvalidRequest, match="top_p"):
+        SamplingParams(top_p=2.0)

@@ -1,0 +1,128 @@
+"""The pipeline from logits to tokens, against transformers' processors and exact distributions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from scipy import stats
+from swift_backend.params import SamplingParams
+from swift_backend.sampling import Draw, Purpose, draw_from, draw_tokens, filter_logits, probabilities, uniform
+
+from tests.chi_square import p_value
+
+ALL_IDS = torch.arange(50_000)
+SETTINGS = [
+    {"temperature": 0.7},
+    {"temperature": 1.0, "top_k": 5},
+    {"temperature": 1.3, "top_p": 0.8},
+    {"temperature": 1.0, "top_p": 0.9999999},
+    {"temperature": 0.9, "min_p": 0.1},
+    {"temperature": 1.5, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 5.0, "top_p": 0.99},
+    {"temperature": 1.0, "top_k": 1},
+    {"temperature": 1.0, "top_p": 1e-6},
+]
+
+
+def draw(position: int = 7, seed: int = 3, purpose: Purpose = Purpose.TOKEN, **params: float) -> Draw:
+    return Draw(SamplingParams(**{"temperature": 1.0, **params}), seed, position, purpose)  # type: ignore[arg-type]
+
+
+def transformers_scores(logits: torch.Tensor, settings: dict[str, float]) -> torch.Tensor:
+    from transformers.generation import logits_process as processors
+
+    chain = [processors.TemperatureLogitsWarper(settings["temperature"])]
+    if "top_k" in settings:
+        chain.append(processors.TopKLogitsWarper(int(settings["top_k"])))
+    if "top_p" in settings:
+        chain.append(processors.TopPLogitsWarper(settings["top_p"]))
+    if "min_p" in settings:
+        chain.append(processors.MinPLogitsWarper(settings["min_p"]))
+    scores = logits[None]
+    for processor in chain:
+        scores = processor(torch.zeros(1, 1, dtype=torch.int64), scores)
+    return scores[0]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("vocabulary", [12, 3000])
+def test_filters_agree_with_transformers(settings: dict[str, float], vocabulary: int) -> None:
+    logits = 3 * torch.randn(20, vocabulary, generator=torch.Generator().manual_seed(0))
+    params = SamplingParams(**settings)  # type: ignore[arg-type]
+    for row in logits:
+        expected = torch.softmax(transformers_scores(row, settings).double(), dim=-1)
+        torch.testing.assert_close(probabilities(row, params), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_token_always_survives() -> None:
+    params = SamplingParams(temperature=1.0, top_k=1, top_p=1e-9, min_p=1.0)
+    assert filter_logits(torch.tensor([0.5, 2.0, 1.0]), params).isfinite().tolist() == [False, True, False]
+
+
+def test_greedy_takes_the_lowest_id_on_a_tie() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert draw_tokens(logits, [draw(temperature=0.0)] * 2) == [1, 0]
+
+
+def test_greedy_probabilities_are_one_hot() -> None:
+    assert probabilities(torch.tensor([0.0, 4.0, 4.0]), SamplingParams()).tolist() == [0.0, 1.0, 0.0]
+
+
+def test_noise_is_named_by_seed_position_purpose_and_id() -> None:
+    base = uniform(draw(), ALL_IDS)
+    assert torch.equal(base, uniform(draw(), ALL_IDS))
+    assert torch.equal(base[[5, 17]], uniform(draw(), torch.tensor([5, 17])))
+    for other in (draw(seed=4), draw(position=8), draw(purpose=Purpose.DRAFT), draw(seed=2**63 - 1)):
+        assert abs(float(torch.corrcoef(torch.stack((base, uniform(other, ALL_IDS))))[0, 1])) < 0.02
+
+
+def test_noise_is_the_same_on_every_machine() -> None:
+    """Literal values: a seed must mean the same tokens after an upgrade and on another device."""
+    expected = torch.tensor(NOISE, dtype=torch.float64)
+    torch.testing.assert_close(uniform(draw(position=7, seed=3), torch.tensor([0, 1, 49151])), expected, atol=0, rtol=0)
+
+
+NOISE = [0.9394913230153853, 0.7295091264064101, 0.9805812532287882]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345, 2**62])
+def test_noise_is_uniform_and_open(seed: int) -> None:
+    numbers = uniform(draw(seed=seed), ALL_IDS)
+    assert 0 < float(numbers.min()) and float(numbers.max()) < 1
+    assert stats.kstest(numbers.numpy(), "uniform").pvalue > 1e-3
+
+
+def test_neighbouring_positions_are_independent() -> None:
+    columns = torch.stack([uniform(draw(position=p), ALL_IDS[:1]) for p in range(4000)]).squeeze(1)
+    assert stats.kstest(columns.numpy(), "uniform").pvalue > 1e-3
+    pairs = torch.tensor([[a, b] for a, b in pairwise(columns.tolist())]).T
+    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 0.05
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 1.0}, {"temperature": 0.6, "top_k": 4}, {"temperature": 2.0, "top_p": 0.7}]
+)
+def test_tokens_follow_their_distribution(settings: dict[str, float]) -> None:
+    logits = torch.tensor([0.3, -1.0, 2.0, 1.5, 0.0, -3.0, 1.0, 0.9])
+    params = SamplingParams(**settings)  # type: ignore[arg-type]
+    draws = [Draw(params, seed=11, position=p) for p in range(6000)]
+    tokens = draw_tokens(logits.expand(len(draws), -1), draws)
+    assert p_value(tokens, probabilities(logits, params)) > 1e-3
+
+
+def test_weights_are_drawn_in_proportion() -> None:
+    weights = torch.tensor([0.0, 0.2, 0.0, 0.05, 0.15], dtype=torch.float64)
+    tokens = [draw_from(weights, draw(position=p)) for p in range(6000)]
+    assert p_value(tokens, weights / weights.sum()) > 1e-3
+
+
+def test_greedy_rows_ignore_their_batch_mates() -> None:
+    logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(1))
+    mixed = [draw(temperature=0.0), draw(), draw(temperature=0.0), draw(seed=9)]
+    alone = [draw_tokens(row[None], [one])[0] for row, one in zip(logits, mixed, strict=True)]
+    assert draw_tokens(logits, mixed) == alone
+    reseeded = [replace(one, seed=1000) if not one.greedy else one for one in mixed]
+    assert draw_tokens(logits, reseeded)[::2] == alone[::2]
