@@ -26,7 +26,8 @@ class RowGroup:
 class AttentionView:
     """What the rows [row_start, row_end) see: cache slots [key_start, key_end).
 
-    mask: None when every row sees every key; else bool [rows, keys], True where a row may look.
+    mask: None when every row sees every key; else float32 [heads per kv head * rows, keys], 0 where a row may look
+        and −inf elsewhere, for queries whose heads of one group are stacked as rows.
     causal: rows and keys are the same positions and each row sees itself and what is before it.
     """
 
@@ -58,7 +59,15 @@ class RaggedBatch:
         return self.token_ids.shape[0]
 
 
-def build_batch(groups: Seq[RowGroup], device: torch.device, window: int | None = None) -> RaggedBatch:
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What building a batch needs to know of the model: query heads per kv head, and the window if it has one."""
+
+    heads_per_kv: int = 1
+    window: int | None = None
+
+
+def build_batch(groups: Seq[RowGroup], device: torch.device, shape: BatchShape) -> RaggedBatch:
     """Flatten the groups, in order, into one pass."""
     tokens: list[int] = []
     positions: list[int] = []
@@ -72,24 +81,32 @@ def build_batch(groups: Seq[RowGroup], device: torch.device, window: int | None 
         slots += range(group.extent_start + group.first, group.extent_start + group.first + count)
         logit_rows += range(start + count - group.num_logits, start + count)
         bounds.append((start, start + count))
-    views = [_view(group, *rows, device, None) for group, rows in zip(groups, bounds, strict=True)]
-    windowed = [_view(group, *rows, device, window) for group, rows in zip(groups, bounds, strict=True)] if window else views
+
+    def views(window: int | None) -> list[AttentionView]:
+        return [_view(g, rows, device, shape.heads_per_kv, window) for g, rows in zip(groups, bounds, strict=True)]
+
+    full = views(None)
+    windowed = views(shape.window) if shape.window else full
     flat = (torch.tensor(column, dtype=torch.int64, device=device) for column in (tokens, positions, slots, logit_rows))
-    return RaggedBatch(*flat, views, windowed)
+    return RaggedBatch(*flat, full, windowed)
 
 
-def _view(group: RowGroup, row_start: int, row_end: int, device: torch.device, window: int | None) -> AttentionView:
+def _view(
+    group: RowGroup, bounds: tuple[int, int], device: torch.device, heads_per_kv: int, window: int | None
+) -> AttentionView:
     """The keys that a group's rows see: all before and themselves, at most `window` of them."""
-    end = group.first + (row_end - row_start)
+    count = bounds[1] - bounds[0]
+    end = group.first + count
     oldest = max(0, group.first - window + 1) if window else 0
-    key_start, key_end = group.extent_start + oldest, group.extent_start + end
-    if row_end - row_start == 1:
-        return AttentionView(row_start, row_end, key_start, key_end, None, False)
+    keys = (group.extent_start + oldest, group.extent_start + end)
+    if count == 1:
+        return AttentionView(*bounds, *keys, mask=None, causal=False)
     if group.first == 0 and (not window or end <= window):
-        return AttentionView(row_start, row_end, key_start, key_end, None, True)
+        return AttentionView(*bounds, *keys, mask=None, causal=True)
     rows = torch.arange(group.first, end, device=device)[:, None]
-    keys = torch.arange(oldest, end, device=device)[None, :]
-    mask = keys <= rows
+    columns = torch.arange(oldest, end, device=device)[None, :]
+    hidden = columns > rows
     if window:
-        mask &= keys > rows - window
-    return AttentionView(row_start, row_end, key_start, key_end, mask, False)
+        hidden |= columns <= rows - window
+    mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
+    return AttentionView(*bounds, *keys, mask=mask.repeat(heads_per_kv, 1), causal=False)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
-
-import torch
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from swift_backend.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ACCEPTANCE_RULES = ("coupled", "rejection")
@@ -81,7 +82,9 @@ class EngineConfig:
         return cls(**{name: _parse(name, text, hints[name]) for name, text in texts.items() if text})
 
     def torch_device(self) -> torch.device:
-        """The device that `device` stands for on this machine."""
+        """The device that `device` stands for on this machine; ConfigError when it has none such."""
+        import torch  # here, since the tokenizer step reads its configuration without it
+
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import deque
 from collections.abc import Sequence as Seq
@@ -21,9 +20,6 @@ from swift_backend.speculation.similarity import LayerSimilarity, most_redundant
 from swift_backend.speculation.verdict import Verdict, judge
 from swift_backend.stopping import append_until_stop
 from swift_backend.text.stream import TextStream
-
-logger = logging.getLogger(__name__)
-
 
 class Engine:
     """Serves requests with one model on one device.
@@ -70,11 +66,11 @@ class Engine:
             while not self._inbox.closed:
                 if not self.step():
                     self._inbox.wait()
-            self._end_all("cancelled", None)
+            for sequence in self._open_sequences():
+                self._end(sequence, "cancelled")
         except Exception as error:
-            logger.exception("the engine failed")
             self._inbox.close()
-            self._end_all("error", EngineFailure(f"the engine failed: {error}"))
+            self._fail_all(EngineFailure(f"the engine failed: {error}"))
             raise
 
     def step(self) -> bool:
@@ -221,20 +217,25 @@ class Engine:
                 finish_reason=sequence.finish_reason,
                 num_prompt_tokens=sequence.num_prompt_tokens,
                 stats=sequence.stats(),
-                error=sequence.error,
             )
         )
 
-    def _end(self, sequence: Sequence, reason: str, error: SwiftError | None = None) -> None:
-        """End a sequence from outside: cancelled, timeout or error; what was held back of its text goes out."""
-        sequence.finish_reason, sequence.error = reason, error
+    def _end(self, sequence: Sequence, reason: str) -> None:
+        """End a sequence from outside, cancelled or timeout; what was held back of its text goes out."""
+        sequence.finish_reason = reason
         self._emit(sequence, sequence.text.flush(), ())
 
-    def _end_all(self, reason: str, error: SwiftError | None) -> None:
+    def _open_sequences(self) -> list[Sequence]:
+        """Everything not finished yet, mail that nobody looked at included."""
         for request in self._inbox.take(0).requests:
             self._waiting.append(self._start(request))
-        for sequence in [*self._running, *self._waiting]:
-            self._end(sequence, reason, error)
+        return [*self._running, *self._waiting]
+
+    def _fail_all(self, error: SwiftError) -> None:
+        """Tell every open request; nothing else is touched, since the state may be anything now."""
+        requests = [s.request for s in (*self._running, *self._waiting)] + self._inbox.take(0).requests
+        for request in requests:
+            request.on_output(Output(request.request_id, finish_reason="error", error=error))
 
     def _release(self, sequence: Sequence) -> None:
         if sequence.extent is None:

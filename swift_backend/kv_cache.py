@@ -15,24 +15,28 @@ ROUND_TO = 16
 
 
 class KVCache:
-    """The K/V tensors of all layers, [capacity, kv_heads, head_dim] each, and who owns which slots.
+    """The K/V tensors of all layers, and who owns which slots.
 
     Three verbs: reserve an extent, commit tokens into it, release it. Nothing is copied or cleared.
+
+    slots[layer]: [capacity, 2 * kv_heads, head_dim], a token's keys before its values, so that one call writes both.
+    keys[layer], values[layer]: views of it, [1, kv_heads, capacity, head_dim].
     """
 
     def __init__(
         self, num_layers: int, capacity: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        shape = (capacity, kv_heads, head_dim)
+        shape = (capacity, 2 * kv_heads, head_dim)
         self.capacity = capacity
-        self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.slots = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.keys = [both[:, :kv_heads].transpose(0, 1).unsqueeze(0) for both in self.slots]
+        self.values = [both[:, kv_heads:].transpose(0, 1).unsqueeze(0) for both in self.slots]
         self._extents: list[Extent] = []  # sorted by start
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all K/V tensors, used or not."""
-        return sum(t.nbytes for t in (*self.keys, *self.values))
+        return sum(both.nbytes for both in self.slots)
 
     @property
     def tokens_used(self) -> int:

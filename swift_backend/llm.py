@@ -61,9 +61,15 @@ class SwiftLLM:
         if len(each) != len(prompts):
             raise InvalidRequest("params", f"params must be one or {len(prompts)}, got {len(each)}")
         outputs: list[list[Output]] = [[] for _ in prompts]
-        for prompt, one, out in zip(prompts, each, outputs, strict=True):
-            self._submit(prompt, one, out)
-        self._drain()
+        submitted: list[str] = []
+        try:
+            for prompt, one, out in zip(prompts, each, outputs, strict=True):
+                submitted.append(self._submit(prompt, one, out))
+            self._drain()
+        except BaseException:  # an invalid prompt, Ctrl-C: the next call must not find these requests running
+            for request_id in submitted:
+                self.engine.cancel(request_id)
+            raise
         return [_completion(out) for out in outputs]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Output]:

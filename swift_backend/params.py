@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -23,25 +24,26 @@ class Range:
     low_open: bool = False
 
     def __str__(self) -> str:
-        if self.high == math.inf:
-            return f">= {self.low:g}"
-        return f"in {'(' if self.low_open else '['}{self.low:g}, {self.high:g}]"
+        return f"in {'(' if self.low_open else '['}{self.low}, {self.high}]"
 
     def holds(self, value: float) -> bool:
         above = value > self.low if self.low_open else value >= self.low
         return above and value <= self.high
 
 
+# Where the contract sets no upper end: what fits the request parameters of every client.
+LARGEST = 2**31 - 1
+
 RANGES: dict[str, Range] = {
-    "max_tokens": Range(1, math.inf, integer=True),
+    "max_tokens": Range(1, LARGEST, integer=True),
     "temperature": Range(0, 5),
-    "top_k": Range(-1, math.inf, integer=True),
+    "top_k": Range(-1, LARGEST, integer=True),
     "top_p": Range(0, 1, low_open=True),
     "min_p": Range(0, 1),
     "seed": Range(0, 2**63 - 1, integer=True),
-    "max_draft_tokens": Range(0, math.inf, integer=True),
+    "max_draft_tokens": Range(0, LARGEST, integer=True),
     "confidence_threshold": Range(0, 1),
-    "timeout_ms": Range(1, math.inf, integer=True),
+    "timeout_ms": Range(1, LARGEST, integer=True),
 }
 
 
@@ -96,7 +98,7 @@ def _number(name: str, value: Any) -> int | float:
     limits = RANGES[name]
     number = _as_number(name, value, limits.integer)
     if not limits.holds(number):
-        raise InvalidRequest(name, f"{name} must be {limits}, got {value!r}")
+        raise InvalidRequest(name, f"{name} must be {limits}, got {_shown(value)}")
     return number
 
 
@@ -104,20 +106,25 @@ def _as_number(name: str, value: Any, integer: bool) -> int | float:
     """Numbers as themselves; strings that spell one are accepted, as Triton's vLLM backend does."""
     wanted = "an integer" if integer else "a number"
     if isinstance(value, bool):
-        raise InvalidRequest(name, f"{name} must be {wanted}, got {value!r}")
+        raise InvalidRequest(name, f"{name} must be {wanted}, got {_shown(value)}")
     try:
-        number = float(value) if not isinstance(value, int) else value
-        if integer and not isinstance(value, int):
-            number = int(value) if isinstance(value, str) else _exact_int(value)
+        number = _as_integer(value) if integer else float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidRequest(name, f"{name} must be {wanted}, got {value!r}") from None
-    if not math.isfinite(number):
-        raise InvalidRequest(name, f"{name} must be finite, got {value!r}")
+        raise InvalidRequest(name, f"{name} must be {wanted}, got {_shown(value)}") from None
+    if not integer and not math.isfinite(number):
+        raise InvalidRequest(name, f"{name} must be finite, got {_shown(value)}")
     return number if integer else float(number)
 
 
-def _exact_int(value: float) -> int:
-    if not float(value).is_integer():
+def _shown(value: Any) -> str:
+    """A value as it stands in a message; a huge one is cut."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxlong = shortener.maxother = 80
+    return shortener.repr(value)
+
+
+def _as_integer(value: Any) -> int:
+    if isinstance(value, float) and not value.is_integer():
         raise ValueError(value)
     return int(value)
 
@@ -126,14 +133,14 @@ def _boolean(name: str, value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, bool):
-        raise InvalidRequest(name, f"{name} must be true or false, got {value!r}")
+        raise InvalidRequest(name, f"{name} must be true or false, got {_shown(value)}")
     return value
 
 
 def _stop(name: str, value: Any) -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(s, str) and s for s in items):
-        raise InvalidRequest(name, f"{name} must be a non-empty string or a list of them, got {value!r}")
+        raise InvalidRequest(name, f"{name} must be a non-empty string or a list of them, got {_shown(value)}")
     if len(items) > 16:
         raise InvalidRequest(name, f"{name} takes at most 16 strings, got {len(items)}")
     return tuple(items)
@@ -141,13 +148,13 @@ def _stop(name: str, value: Any) -> tuple[str, ...]:
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list | tuple) or not all(type(t) is int and t >= 0 for t in value):
-        raise InvalidRequest(name, f"{name} must be a list of token ids >= 0, got {value!r}")
+        raise InvalidRequest(name, f"{name} must be a list of token ids >= 0, got {_shown(value)}")
     return tuple(value)
 
 
 def _mode(name: str, value: Any) -> str:
     if value not in SPECULATION_MODES:
-        raise InvalidRequest(name, f"{name} must be one of {', '.join(SPECULATION_MODES)}, got {value!r}")
+        raise InvalidRequest(name, f"{name} must be one of {', '.join(SPECULATION_MODES)}, got {_shown(value)}")
     return str(value)
 
 

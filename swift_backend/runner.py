@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 
 import torch
 
-from swift_backend.batch import RowGroup, build_batch
+from swift_backend.batch import BatchShape, RowGroup, build_batch
 from swift_backend.kv_cache import KVCache
 from swift_backend.model.decoder import Decoder, Observer
 
@@ -18,6 +18,8 @@ class Runner:
         self.decoder = decoder
         self.cache = cache
         self.device = device
+        config = decoder.config
+        self._shape = BatchShape(config.num_heads // config.num_kv_heads, config.window)
 
     @torch.inference_mode()
     def forward(
@@ -27,5 +29,5 @@ class Runner:
 
         kept: the sublayers to compute; None is the full model. Writes keys and values of the computed layers.
         """
-        batch = build_batch(groups, self.device, self.decoder.config.window)
+        batch = build_batch(groups, self.device, self._shape)
         return self.decoder.forward(batch, self.cache, kept, observe)

@@ -109,7 +109,6 @@ class Sequence:
     layer_set: Any = None
     similarity: torch.Tensor | None = None
     finish_reason: str = ""
-    error: SwiftError | None = None
     rounds: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0

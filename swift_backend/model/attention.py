@@ -8,24 +8,26 @@ import torch.nn.functional as F
 from swift_backend.batch import AttentionView
 
 
-def rotary_tables(inv_freq: torch.Tensor, length: int, scale: float) -> torch.Tensor:
-    """cos and sin of every position, float32 [length, 2, head_dim], halves repeated as rotate-half wants them."""
+def rotary_tables(inv_freq: torch.Tensor, length: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of every position, float32 [length, 1, head_dim] each; sin's first half is negated, see rotate_."""
     angles = torch.arange(length, device=inv_freq.device).float()[:, None] * inv_freq[None, :]
-    angles = torch.cat((angles, angles), dim=-1)
-    return torch.stack((angles.cos(), angles.sin()), dim=1) * scale
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    return torch.cat((cos, cos), dim=-1).unsqueeze(1), torch.cat((-sin, sin), dim=-1).unsqueeze(1)
 
 
-def rotate(x: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of x [rows, heads, head_dim] with rotary [rows, 2, 1, head_dim]; first half pairs with second."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * rotary[:, 0] + turned * rotary[:, 1]
+def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Rotary embedding, in place, of x [rows, heads, head_dim]; the first half of a head pairs with the second.
+
+    cos, sin: [rows, 1, head_dim] rows of rotary_tables.
+    """
+    swapped = x.roll(x.shape[-1] // 2, -1)
+    x.mul_(cos).addcmul_(swapped, sin)
 
 
 def attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, views: list[AttentionView], scale: float
 ) -> torch.Tensor:
-    """Attention of query [rows, heads, head_dim] over one layer's cache [slots, kv_heads, head_dim].
+    """Attention of query [rows, heads, head_dim] over one layer's cache [1, kv_heads, slots, head_dim].
 
     Returns [rows, heads * head_dim]; each view's rows see only that view's keys.
     """
@@ -39,14 +41,22 @@ def _attend_view(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: AttentionView, scale: float
 ) -> torch.Tensor:
     rows, heads, head_dim = query.shape
-    k = keys[view.key_start : view.key_end].transpose(0, 1).unsqueeze(0)  # [1, kv_heads, keys, head_dim]
-    v = values[view.key_start : view.key_end].transpose(0, 1).unsqueeze(0)
-    kv_heads = k.shape[1]
-    if rows == 1:  # the query heads of a group are rows over the same keys, so no key is repeated
-        q = query.view(1, kv_heads, heads // kv_heads, head_dim)
-        return F.scaled_dot_product_attention(q, k, v, scale=scale).reshape(1, heads * head_dim)
+    k = keys.narrow(2, view.key_start, view.key_end - view.key_start)
+    v = values.narrow(2, view.key_start, view.key_end - view.key_start)
+    if view.mask is not None:
+        return _attend_stacked(query, k, v, view.mask, scale)
     q = query.transpose(0, 1).unsqueeze(0)  # [1, heads, rows, head_dim]
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=view.mask, is_causal=view.causal, scale=scale, enable_gqa=heads != kv_heads
-    )
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=view.causal, scale=scale, enable_gqa=heads != k.shape[1])
     return out.squeeze(0).transpose(0, 1).reshape(rows, heads * head_dim)
+
+
+def _attend_stacked(
+    query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Few rows over many keys: the heads that share keys are stacked as rows, so keys are read once for all."""
+    rows, heads, head_dim = query.shape
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    q = query.view(rows, kv_heads, group, head_dim).permute(1, 2, 0, 3).reshape(1, kv_heads, group * rows, head_dim)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype), scale=scale)
+    return out.view(kv_heads, group, rows, head_dim).permute(2, 0, 1, 3).reshape(rows, heads * head_dim)

@@ -12,7 +12,7 @@ from swift_backend.batch import RaggedBatch
 from swift_backend.kv_cache import KVCache
 from swift_backend.model.attention import rotary_tables
 from swift_backend.model.config import ModelConfig
-from swift_backend.model.layers import AttentionSublayer, MlpSublayer, Norm, Sublayer
+from swift_backend.model.layers import AttentionSublayer, MlpSublayer, Norm, Rotary, Sublayer
 from swift_backend.model.linear import Linear, make_linear
 from swift_backend.model.weights import Weights
 
@@ -28,7 +28,7 @@ class Decoder:
     sublayers: tuple[Sublayer, ...]
     norm: Norm
     head: Linear
-    rotary: torch.Tensor  # [context, 2, head_dim]
+    rotary: Rotary  # of every position
     activation_dtype: torch.dtype
 
     def forward(
@@ -43,7 +43,8 @@ class Decoder:
         kept: sublayers to compute, all of them by default; observe is called after each.
         """
         x = F.embedding(batch.token_ids, self.embedding).to(self.activation_dtype)
-        rotary = self.rotary[batch.positions].unsqueeze(2)
+        cos, sin = self.rotary
+        rotary = (cos[batch.positions], sin[batch.positions])
         for index in range(len(self.sublayers)) if kept is None else kept:
             y = self.sublayers[index](x, batch, cache, rotary)
             if observe is not None:

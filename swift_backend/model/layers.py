@@ -9,19 +9,32 @@ import torch.nn.functional as F
 
 from swift_backend.batch import RaggedBatch
 from swift_backend.kv_cache import KVCache
-from swift_backend.model.attention import attend, rotate
+from swift_backend.model.attention import attend, rotate_
 from swift_backend.model.linear import Linear
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """Root-mean-square norm with a weight [hidden]."""
+Rotary = tuple[torch.Tensor, torch.Tensor]  # cos and sin of the rows' positions
 
-    weight: torch.Tensor
-    eps: float
+
+class Norm:
+    """Root-mean-square norm over the last dimension: x / sqrt(mean(x²) + eps) * weight, for weight [hidden].
+
+    torch has a fused kernel on CUDA only. On a CPU the same formula, written as
+    x * weight * √hidden / hypot(‖x‖, √(eps * hidden)), takes half as many small operations.
+    """
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self._weight, self._eps = weight, eps
+        self._fused = weight.device.type != "cpu"
+        size = weight.shape[0]
+        self._scaled = weight * size**0.5
+        self._floor = torch.tensor((eps * size) ** 0.5, dtype=weight.dtype, device=weight.device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if self._fused:
+            return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
+        length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
+        return torch.mul(x, self._scaled).div_(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +53,19 @@ class AttentionSublayer:
     scale: float
     windowed: bool
 
-    def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: torch.Tensor) -> torch.Tensor:
-        """x [rows, hidden] → x + attention; rotary [rows, 2, 1, head_dim]. Mutates the cache at batch.slots."""
-        keys, values = cache.keys[self.layer], cache.values[self.layer]
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        projected = self.qkv(self.norm(x)).to(keys.dtype).view(x.shape[0], heads + 2 * kv_heads, self.head_dim)
+    def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
+        """x [rows, hidden] → x + attention; rotary as rotate_ wants it. Mutates the cache at batch.slots."""
+        slots, heads = cache.slots[self.layer], self.num_heads
+        projected = self.qkv(self.norm(x)).to(slots.dtype).view(x.shape[0], -1, self.head_dim)
+        query, key = projected[:, :heads], projected[:, heads : heads + self.num_kv_heads]
         if self.q_norm and self.k_norm:
-            query, key = self.q_norm(projected[:, :heads]), self.k_norm(projected[:, heads : heads + kv_heads])
-            turned = rotate(torch.cat((query, key), dim=1), rotary)
-        else:
-            turned = rotate(projected[:, : heads + kv_heads], rotary)
-        keys.index_copy_(0, batch.slots, turned[:, heads:])
-        values.index_copy_(0, batch.slots, projected[:, heads + kv_heads :])
+            query.copy_(self.q_norm(query))
+            key.copy_(self.k_norm(key))
+        rotate_(projected[:, : heads + self.num_kv_heads], *rotary)
+        slots.index_copy_(0, batch.slots, projected[:, heads:])
         views = batch.window_views if self.windowed else batch.views
-        return x + self.out(attend(turned[:, :heads], keys, values, views, self.scale))
+        keys, values = cache.keys[self.layer], cache.values[self.layer]
+        return x + self.out(attend(query, keys, values, views, self.scale))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ class MlpSublayer:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
         """x [rows, hidden] → x + mlp; the other arguments are those of every sublayer and not used."""
         gate, up = self.gate_up(self.norm(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)

@@ -145,3 +145,40 @@ def test_a_stream_is_the_answer_in_pieces(llm: SwiftLLM, plain: list[int]) -> No
     assert "".join(d.text for d in deltas) == whole.text
     assert [d.finish_reason for d in deltas][-1] == "length"
     assert not any(d.finish_reason for d in deltas[:-1])
+
+
+def test_an_invalid_prompt_takes_the_whole_call_with_it(llm: SwiftLLM) -> None:
+    with pytest.raises(InvalidRequest, match="input_ids"):
+        llm.generate([PROMPT, []], SamplingParams(max_tokens=200, ignore_eos=True))
+    llm.engine.step()
+    assert llm.engine.idle
+
+
+def test_an_exception_in_a_step_fails_every_open_request(tiny_model: Callable[[str], Path]) -> None:
+    engine = SwiftLLM(str(tiny_model("qwen2")), dtype="float32", kv_cache_tokens=64).engine
+    news: list[Output] = []
+    for number in range(3):  # one runs, two wait: 64 slots
+        engine.submit(Request(str(number), [5], SamplingParams(max_tokens=40, ignore_eos=True), news.append))
+    engine.step()
+    engine.runner.forward = None  # type: ignore[assignment, method-assign]
+    with pytest.raises(TypeError):
+        engine.run()
+    last = [out for out in news if out.finished]
+    assert sorted(out.request_id for out in last) == ["0", "1", "2"]
+    assert all(out.finish_reason == "error" and "engine failed" in str(out.error) for out in last)
+    with pytest.raises(Unavailable):
+        engine.submit(Request("late", [5], SamplingParams(max_tokens=2), news.append))
+
+
+def test_closing_ends_every_request_as_cancelled(tiny_model: Callable[[str], Path]) -> None:
+    engine = SwiftLLM(str(tiny_model("qwen2")), dtype="float32", kv_cache_tokens=64).engine
+    news: list[Output] = []
+    for number in range(3):
+        engine.submit(Request(str(number), [5], SamplingParams(max_tokens=40, ignore_eos=True), news.append))
+    engine.step()
+    engine.close()
+    engine.run()
+    assert sorted((out.request_id, out.finish_reason) for out in news if out.finished) == [
+        (str(n), "cancelled") for n in range(3)
+    ]
+    assert engine.idle

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,5 +59,12 @@ def test_public_names_are_sorted_and_there() -> None:
     import swift_backend
 
     assert swift_backend.__all__ == sorted(swift_backend.__all__)
-    public = {name for name, value in vars(swift_backend).items() if isinstance(value, type)}
-    assert public == set(swift_backend.__all__)
+    assert all(isinstance(getattr(swift_backend, name), type) for name in swift_backend.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Engine'"):
+        swift_backend.Engine  # noqa: B018
+
+
+def test_the_configuration_is_read_without_torch() -> None:
+    """The launcher and the tokenizer step start in a blink, and hold no torch in memory."""
+    code = "import sys; import swift_backend.config, swift_backend.params; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -25,12 +24,15 @@ def test_defaults_are_the_contracts() -> None:
         ("temperature", True, "temperature must be a number, got True"),
         ("temperature", [1], "temperature must be a number, got [1]"),
         ("top_p", 0, "top_p must be in (0, 1], got 0"),
-        ("top_k", -2, "top_k must be >= -1, got -2"),
-        ("max_tokens", 0, "max_tokens must be >= 1, got 0"),
+        ("top_k", -2, "top_k must be in [-1, 2147483647], got -2"),
+        ("max_tokens", 0, "max_tokens must be in [1, 2147483647], got 0"),
         ("max_tokens", 1.5, "max_tokens must be an integer, got 1.5"),
         ("max_tokens", "1e3", "max_tokens must be an integer, got '1e3'"),
         ("max_tokens", 10**400, None),
-        ("seed", -1, "seed must be in [0, 9.22337e+18], got -1"),
+        ("temperature", 10**400, None),
+        ("timeout_ms", 10**400, None),
+        ("max_tokens", float("inf"), "max_tokens must be an integer, got inf"),
+        ("seed", -1, "seed must be in [0, 9223372036854775807], got -1"),
         ("seed", 2**63, None),
         ("stop", [""], None),
         ("stop", ["a"] * 17, "stop takes at most 16 strings, got 17"),
@@ -45,29 +47,24 @@ def test_defaults_are_the_contracts() -> None:
     ],
 )
 def test_what_is_wrong_is_named(key: str, value: Any, message: str | None) -> None:
-    if (key, value) == ("max_tokens", 10**400):
-        assert SamplingParams.from_mapping({key: value}).max_tokens == value
-        return
     with pytest.raises(InvalidRequest) as caught:
         SamplingParams.from_mapping({key: value})
     assert caught.value.field == key
     assert key in str(caught.value)
     assert message is None or str(caught.value) == message
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("key", RANGES)
 def test_both_ends_of_every_range(key: str) -> None:
     limits = RANGES[key]
     number = int if limits.integer else float
-    inside = [limits.high] if limits.high < math.inf else []
-    inside += [] if limits.low_open else [limits.low]
-    for value in inside:
+    for value in [limits.high] if limits.low_open else [limits.low, limits.high]:
         assert getattr(SamplingParams.from_mapping({key: number(value)}), key) == value
     step = 1 if limits.integer else 1e-9
     for value in (limits.low if limits.low_open else limits.low - step, limits.high + step):
-        if math.isfinite(value):
-            with pytest.raises(InvalidRequest, match=key):
-                SamplingParams.from_mapping({key: number(value)})
+        with pytest.raises(InvalidRequest, match=key):
+            SamplingParams.from_mapping({key: number(value)})
 
 
 def test_strings_that_spell_numbers_are_numbers() -> None:
