@@ -87,8 +87,11 @@ def build_batch(groups: Seq[RowGroup], device: torch.device, shape: BatchShape) 
 
     full = views(None)
     windowed = views(shape.window) if shape.window else full
-    flat = (torch.tensor(column, dtype=torch.int64, device=device) for column in (tokens, positions, slots, logit_rows))
-    return RaggedBatch(*flat, full, windowed)
+
+    def flat(column: list[int]) -> torch.Tensor:
+        return torch.tensor(column, dtype=torch.int64, device=device)
+
+    return RaggedBatch(flat(tokens), flat(positions), flat(slots), flat(logit_rows), full, windowed)
 
 
 def _view(

@@ -64,9 +64,7 @@ class EngineConfig:
             raise ConfigError(f"skip_ratio must be in [0, 1), got {self.skip_ratio}")
 
     @classmethod
-    def from_sources(
-        cls, parameters: Mapping[str, str], environment: Mapping[str, str] | None = None
-    ) -> EngineConfig:
+    def from_sources(cls, parameters: Mapping[str, str], environment: Mapping[str, str] | None = None) -> EngineConfig:
         """Environment (SWIFT_<OPTION>) before config.pbtxt parameters before defaults.
 
         An empty string means "not set". An unknown parameter, or an unparsable value, is a ConfigError.

@@ -14,12 +14,14 @@ from swift_backend.inbox import Inbox
 from swift_backend.loading import LoadedModel, load_model
 from swift_backend.scheduler import Work, plan_step
 from swift_backend.sequence import Output, Request, Sequence
+from swift_backend.speculation.brake import Brake
 from swift_backend.speculation.draft import Draft
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
 from swift_backend.speculation.similarity import LayerSimilarity, most_redundant, skip_ratio
 from swift_backend.speculation.verdict import Verdict, judge
 from swift_backend.stopping import append_until_stop
 from swift_backend.text.stream import TextStream
+
 
 class Engine:
     """Serves requests with one model on one device.
@@ -141,7 +143,8 @@ class Engine:
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
         text = TextStream(self.tokenizer, request.prompt_ids, params)
-        return Sequence(request, self._max_tokens(request), seed, text)
+        brake = Brake() if params.speculation == "auto" else None
+        return Sequence(request, self._max_tokens(request), seed, text, brake=brake)
 
     def _end_withdrawn(self, cancelled: set[str]) -> None:
         now = monotonic()

@@ -1,12 +1,12 @@
 """The exceptions of the server side.
 
-    SwiftError
-    ├── ModelLoadError      weights, config or tokenizer cannot be used
-    ├── ConfigError         an engine option is unknown or out of range
-    ├── InvalidRequest      the client sent something wrong; carries the field
-    ├── Unavailable         the queue is full or the server is stopping
-    ├── Cancelled           the client or an operator withdrew the request
-    └── EngineFailure       the engine broke; every open request ends with it
+SwiftError
+├── ModelLoadError      weights, config or tokenizer cannot be used
+├── ConfigError         an engine option is unknown or out of range
+├── InvalidRequest      the client sent something wrong; carries the field
+├── Unavailable         the queue is full or the server is stopping
+├── Cancelled           the client or an operator withdrew the request
+└── EngineFailure       the engine broke; every open request ends with it
 """
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence as Seq
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -15,6 +16,7 @@ from swift_backend.params import SamplingParams
 from swift_backend.sequence import Output, Request, RequestStats
 
 Prompt = str | list[int]
+UNBOUNDED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class SwiftLLM:
 
     def __init__(self, model: str | None = None, dtype: str = "auto", **engine_options: Any) -> None:
         """Load the model; raises ModelLoadError or ConfigError."""
-        self.engine = Engine(EngineConfig(model=model, dtype=dtype, **engine_options))
+        options = {"max_waiting": UNBOUNDED, **engine_options}  # nobody else waits here: any number of prompts is fine
+        self.engine = Engine(EngineConfig(model=model, dtype=dtype, **options))
         self._ids = count()
 
     def generate(
@@ -55,15 +58,15 @@ class SwiftLLM:
 
         params: for all prompts or one for each. Raises InvalidRequest before anything runs.
         """
-        prompts = [prompts] if isinstance(prompts, str) or _is_token_ids(prompts) else prompts
+        many = _as_list(prompts)
         params = params or SamplingParams()
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-        if len(each) != len(prompts):
-            raise InvalidRequest("params", f"params must be one or {len(prompts)}, got {len(each)}")
-        outputs: list[list[Output]] = [[] for _ in prompts]
+        each = [params] * len(many) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(many):
+            raise InvalidRequest("params", f"params must be one or {len(many)}, got {len(each)}")
+        outputs: list[list[Output]] = [[] for _ in many]
         submitted: list[str] = []
         try:
-            for prompt, one, out in zip(prompts, each, outputs, strict=True):
+            for prompt, one, out in zip(many, each, outputs, strict=True):
                 submitted.append(self._submit(prompt, one, out))
             self._drain()
         except BaseException:  # an invalid prompt, Ctrl-C: the next call must not find these requests running
@@ -104,8 +107,12 @@ class SwiftLLM:
             pass
 
 
-def _is_token_ids(prompts: Any) -> bool:
-    return bool(prompts) and all(isinstance(p, int) for p in prompts)
+def _as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
+    """One prompt, text or a non-empty list of ids, as a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    ids = [prompt for prompt in prompts if isinstance(prompt, int)]
+    return [ids] if ids else [prompt for prompt in prompts if not isinstance(prompt, int)]
 
 
 def _completion(outputs: Seq[Output]) -> Completion:

@@ -44,7 +44,9 @@ def load_model(config: EngineConfig) -> LoadedModel:
     capacity = config.kv_cache_tokens or default_capacity(model_config, kv_dtype, device)
     if capacity < 2:
         raise ConfigError("not enough free memory for a KV cache; set kv_cache_tokens or use a smaller model")
-    cache = KVCache(model_config.num_layers, capacity, model_config.num_kv_heads, model_config.head_dim, kv_dtype, device)
+    cache = KVCache(
+        model_config.num_layers, capacity, model_config.num_kv_heads, model_config.head_dim, kv_dtype, device
+    )
     return LoadedModel(directory, dtype_name, Runner(decoder, cache, device), Tokenizer.load(directory))
 
 

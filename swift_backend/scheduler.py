@@ -43,7 +43,7 @@ def plan_step(running: Iterable[Sequence], budget: int, max_draft_tokens: int) -
 
 def draft_limit(sequence: Sequence, max_draft_tokens: int) -> int:
     """γ for this round: a draft never exceeds what may still be committed beside the full model's own token."""
-    if sequence.params.speculation == "off":
+    if not sequence.may_draft:
         return 0
     asked = sequence.params.max_draft_tokens
     return min(max_draft_tokens if asked is None else asked, sequence.remaining - 1)

@@ -106,7 +106,8 @@ class Sequence:
     text: Any  # text.stream.TextStream: turns committed ids into emitted text
     tokens: list[int] = field(default_factory=list)
     extent: Extent | None = None
-    layer_set: Any = None
+    layer_set: Any = None  # speculation.layer_set.LayerSet, chosen at the end of prefill
+    brake: Any = None  # speculation.brake.Brake, for requests whose drafting must pay
     similarity: torch.Tensor | None = None
     finish_reason: str = ""
     rounds: int = 0
@@ -147,6 +148,11 @@ class Sequence:
         return self.kv_len < len(self.tokens) - 1 or self.num_output_tokens == 0
 
     @property
+    def may_draft(self) -> bool:
+        """Whether the next decode round begins with a draft."""
+        return self.params.speculation != "off" and (self.brake is None or self.brake.released)
+
+    @property
     def finished(self) -> bool:
         return self.finish_reason != ""
 
@@ -157,6 +163,8 @@ class Sequence:
         self.accepted_draft_tokens += accepted
         self.draft_seconds += draft_seconds
         self.verify_seconds += verify_seconds
+        if self.brake is not None:
+            self.brake.note_round(accepted, draft_seconds, verify_seconds)
 
     def note_tokens(self, now: float) -> None:
         """Remember when the first and the last token were committed."""

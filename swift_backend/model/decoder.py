@@ -60,7 +60,11 @@ class Decoder:
         """Bytes of embedding, linears and head as they are stored."""
         linears = [self.head]
         for sublayer in self.sublayers:
-            linears += [sublayer.qkv, sublayer.out] if isinstance(sublayer, AttentionSublayer) else [sublayer.gate_up, sublayer.down]
+            linears += (
+                [sublayer.qkv, sublayer.out]
+                if isinstance(sublayer, AttentionSublayer)
+                else [sublayer.gate_up, sublayer.down]
+            )
         return self.embedding.nbytes + sum(linear.num_bytes for linear in linears)
 
 
@@ -108,7 +112,9 @@ class _Builder:
         return AttentionSublayer(
             layer=layer,
             norm=self.norm(prefix + "input_layernorm.weight", c.hidden_size),
-            qkv=self.linear(inner, ("q_proj", "k_proj", "v_proj"), (q_size, kv_size, kv_size), c.hidden_size, c.qkv_bias),
+            qkv=self.linear(
+                inner, ("q_proj", "k_proj", "v_proj"), (q_size, kv_size, kv_size), c.hidden_size, c.qkv_bias
+            ),
             out=self.linear(inner, ("o_proj",), (c.hidden_size,), q_size, c.output_bias),
             q_norm=self.norm(inner + "q_norm.weight", c.head_dim) if c.qk_norm else None,
             k_norm=self.norm(inner + "k_norm.weight", c.head_dim) if c.qk_norm else None,

@@ -12,7 +12,6 @@ from swift_backend.kv_cache import KVCache
 from swift_backend.model.attention import attend, rotate_
 from swift_backend.model.linear import Linear
 
-
 Rotary = tuple[torch.Tensor, torch.Tensor]  # cos and sin of the rows' positions
 
 

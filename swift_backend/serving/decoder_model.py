@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from threading import Thread
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from swift_backend.config import EngineConfig
 from swift_backend.engine import Engine
+from swift_backend.engine_thread import EngineThread
 from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.sequence import Request
 from swift_backend.serving.reply import Reply
@@ -30,14 +30,13 @@ class TritonPythonModel:
         """Load the model and start the two threads; TritonModelException says in one sentence why that failed."""
         try:
             config = EngineConfig.from_sources(engine_options(args))
-            self._engine = Engine(config)
+            self._responder = Responder(lambda request_id: self._engine.cancel(request_id), _log_error)
+            self._engine_thread = EngineThread(config, self._on_engine_end)
+            self._engine = self._engine_thread.start()
         except SwiftError as error:
             raise pb_utils.TritonModelException(printable(str(error))) from None
         self._numbers = itertools.count(1)
-        self._responder = Responder(self._engine.cancel, _log_error)
         self._responder.start()
-        self._engine_thread = Thread(target=self._run_engine, name="swift-engine", daemon=True)
-        self._engine_thread.start()
         pb_utils.Logger.log_info(printable(f"{args['model_name']}: {_description(self._engine)}"))
 
     def execute(self, requests: list[Any]) -> None:
@@ -48,15 +47,14 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Refuse new requests, end the running ones, and stop both threads."""
         self._engine.close()
-        self._engine_thread.join(ENGINE_STOP_SECONDS)
-        if self._engine_thread.is_alive():
+        if not self._engine_thread.join(ENGINE_STOP_SECONDS):
             _log_error(f"the engine did not stop within {ENGINE_STOP_SECONDS:g} s; its requests are ended without it")
         if not self._responder.close(RESPONDER_STOP_SECONDS):
             _log_error(f"some answers could not be sent within {RESPONDER_STOP_SECONDS:g} s")
 
     def is_ready(self) -> bool:
         """Triton's readiness probe (from 26.03 on): no engine, no service."""
-        return self._engine_thread.is_alive()
+        return self._engine_thread.alive
 
     def _accept(self, request: Any) -> None:
         reply = Reply(str(next(self._numbers)), request.request_id(), request.get_response_sender())
@@ -88,15 +86,12 @@ class TritonPythonModel:
         self._responder.open(reply)
         self._responder.fail(reply.request_id, error)
 
-    def _run_engine(self) -> None:
-        """The engine's thread; whichever way it ends, no request stays open and no new one gets in."""
-        try:
-            self._engine.run()
-        except Exception:
-            _log_error(f"the engine stopped working\n{traceback.format_exc().rstrip()}")
-        finally:
-            self._engine.close()
-            self._responder.fail_open(EngineFailure("the engine has stopped"))
+    def _on_engine_end(self, engine: Engine, failure: Exception | None) -> None:
+        """Whichever way the engine's thread ends, no request stays open and no new one gets in."""
+        if failure is not None:
+            trace = "".join(traceback.format_exception(failure)).rstrip()
+            _log_error(f"the engine stopped working\n{trace}")
+        self._responder.fail_open(EngineFailure("the engine has stopped"))
 
 
 def _description(engine: Engine) -> str:

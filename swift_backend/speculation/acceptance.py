@@ -6,7 +6,8 @@ recovered where the draft was rejected and bonus where it was accepted whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence as Seq
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 
 import torch
 

@@ -29,7 +29,7 @@ def judge(due: Seq[tuple[Sequence, Draft]], logits: torch.Tensor, rule: str) -> 
     draws = [draw for sequence, draft in due for draw in _draws(sequence, len(draft) + 1)]
     tokens = draw_tokens(logits, draws) if rule == "coupled" else None
     verdicts, start = [], 0
-    for sequence, draft in due:
+    for _, draft in due:
         end = start + len(draft) + 1
         if tokens is not None:
             kept = accept_coupled(draft.token_ids, tokens[start:end])

@@ -26,7 +26,9 @@ def test_divergence_only_at_near_ties(llm: SwiftLLM, shared_prompts: list[dict[s
     prompts = [llm.engine.tokenizer.encode(text)[:400] for text in texts]
     for prompt in prompts:
         plain, drafted = (
-            llm.generate([prompt], SamplingParams(max_tokens=48, speculation=mode, confidence_threshold=0.0))[0].token_ids
+            llm.generate([prompt], SamplingParams(max_tokens=48, speculation=mode, confidence_threshold=0.0))[
+                0
+            ].token_ids
             for mode in ("off", "fixed")
         )
         if plain == drafted:

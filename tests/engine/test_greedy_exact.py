@@ -55,7 +55,11 @@ def test_drafting_and_plain_rows_in_one_batch_with_chunked_prefill(directory: Pa
     modes = ["off", "fixed"] * 4
     outputs = load(directory, max_step_tokens=24).generate(prompts(1), [PARAMS[mode] for mode in modes])
     assert [out.token_ids for out in outputs] == expected
-    assert all((out.stats.draft_tokens > 0) == (mode == "fixed") for out, mode in zip(outputs, modes, strict=True) if out.stats.rounds > 1)
+    assert all(
+        (out.stats.draft_tokens > 0) == (mode == "fixed")
+        for out, mode in zip(outputs, modes, strict=True)
+        if out.stats.rounds > 1
+    )
 
 
 @pytest.mark.parametrize("speculation", ["off", "fixed"])

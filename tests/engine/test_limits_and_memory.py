@@ -58,7 +58,9 @@ def test_speculation_allocates_no_cache_and_no_weights(tiny_model: Callable[[str
         llm = SwiftLLM(str(tiny_model("llama")), dtype="float32", skip_ratio=0.4, kv_cache_tokens=256)
         runner = llm.engine.runner
         before = {t.data_ptr() for t in (*runner.cache.keys, *runner.cache.values)}
-        out = llm.generate([PROMPT], SamplingParams(max_tokens=40, speculation=mode, confidence_threshold=0.0, ignore_eos=True))[0]
+        out = llm.generate(
+            [PROMPT], SamplingParams(max_tokens=40, speculation=mode, confidence_threshold=0.0, ignore_eos=True)
+        )[0]
         assert (out.stats.draft_tokens > 0) == (mode == "fixed")
         assert {t.data_ptr() for t in (*runner.cache.keys, *runner.cache.values)} == before
         sizes[mode] = (runner.cache.num_bytes, runner.decoder.num_bytes)

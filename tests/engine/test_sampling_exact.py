@@ -101,7 +101,9 @@ def test_three_tokens_follow_the_models_distribution(
     prompt, draws = [3, 4, 5], 3000
     llm = load(twelve, acceptance=acceptance, max_running=200, debug=False, max_step_tokens=4096)
     params = [
-        SamplingParams(max_tokens=3, temperature=temperature, top_k=top_k, seed=seed, speculation="fixed", confidence_threshold=0.0)
+        SamplingParams(
+            max_tokens=3, temperature=temperature, top_k=top_k, seed=seed, speculation="fixed", confidence_threshold=0.0
+        )
         for seed in range(draws)
     ]
     outputs = []
@@ -143,6 +145,8 @@ def test_rejection_with_nothing_skipped_accepts_everything(tiny_model: Callable[
             sequence.layer_set = KeepAll(7)
 
     engine._receive = receive  # type: ignore[method-assign]
-    outputs = llm.generate([[4, 5, 6]], SamplingParams(max_tokens=25, temperature=1.0, seed=1, confidence_threshold=0.0, ignore_eos=True))
+    outputs = llm.generate(
+        [[4, 5, 6]], SamplingParams(max_tokens=25, temperature=1.0, seed=1, confidence_threshold=0.0, ignore_eos=True)
+    )
     assert outputs[0].stats.acceptance_rate == 1.0
     assert outputs[0].stats.draft_tokens == 20

@@ -51,7 +51,9 @@ class GrpcStream:
         metadata = (("triton_grpc_error", "true"),)
         return self._stub.ModelStreamInfer(iter([request]), timeout=120, metadata=metadata)
 
-    def stream(self, model: str, inputs: dict[str, Any], parameters: dict[str, Any] | None = None, **rest: Any) -> Iterator[Chunk]:
+    def stream(
+        self, model: str, inputs: dict[str, Any], parameters: dict[str, Any] | None = None, **rest: Any
+    ) -> Iterator[Chunk]:
         """The responses as chunks."""
         for response in self.call(model, inputs, parameters, **rest):
             assert not response.error_message, response.error_message

@@ -170,7 +170,9 @@ def test_grpc_errors_carry_the_code(grpc_stream: GrpcStream) -> None:
 
 
 def test_cancelling_the_stream_frees_the_decoder(grpc_stream: GrpcStream, server: RunningServer) -> None:
-    call = grpc_stream.call("swift_decoder", {"input_ids": [5, 6, 7], "stream": True}, {"max_tokens": 4000, "ignore_eos": True})
+    call = grpc_stream.call(
+        "swift_decoder", {"input_ids": [5, 6, 7], "stream": True}, {"max_tokens": 4000, "ignore_eos": True}
+    )
     next(iter(call))
     call.cancel()
     started = time.monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from swift_backend import engine_thread
 from swift_backend.config import EngineConfig
 from swift_backend.errors import InvalidRequest, ModelLoadError, Unavailable
 from swift_backend.params import SamplingParams
@@ -76,7 +77,7 @@ def arguments(**parameters: str) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_model, "Engine", FakeEngine)
+    monkeypatch.setattr(engine_thread, "Engine", FakeEngine)
     for name in EngineConfig.__dataclass_fields__:
         monkeypatch.delenv(f"SWIFT_{name.upper()}", raising=False)
 
@@ -211,7 +212,7 @@ def test_finalize_ends_every_open_request(triton: Any) -> None:
     model.execute(requests)
     engine, thread = engine_of(model), model._engine_thread
     model.finalize()
-    assert not thread.is_alive()
+    assert not thread.alive
     assert [ended(request)[0]["finish_reason"] for request in requests] == ["cancelled", "cancelled"]
     assert engine.requests == {}
 

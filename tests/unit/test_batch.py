@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import torch
+
 from swift_backend.batch import BatchShape, RowGroup, build_batch
 
 CPU = torch.device("cpu")
 
 
 def test_prefill_plain_row_and_verify_group_in_one_pass() -> None:
-    batch = build_batch([RowGroup([5, 6, 7], 0, 100, 0), RowGroup([8], 4, 200, 1), RowGroup([9, 1, 2], 2, 300, 2)], CPU, BatchShape(2))
+    batch = build_batch(
+        [RowGroup([5, 6, 7], 0, 100, 0), RowGroup([8], 4, 200, 1), RowGroup([9, 1, 2], 2, 300, 2)], CPU, BatchShape(2)
+    )
     assert batch.token_ids.tolist() == [5, 6, 7, 8, 9, 1, 2]
     assert batch.positions.tolist() == [0, 1, 2, 4, 2, 3, 4]
     assert batch.slots.tolist() == [100, 101, 102, 204, 302, 303, 304]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from swift_backend.config import EngineConfig, resolve_dtype
 from swift_backend.errors import ConfigError
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "swift_backend"
 # A module may import from its own level and from those after it; speculation's plain data is lower than its drafters.
 LEVELS = [
     {"serving"},
-    {"llm"},
+    {"llm", "engine_thread"},
     {"engine"},
     {"loading", "scheduler", "stopping", "speculation"},
     {"text", "runner"},

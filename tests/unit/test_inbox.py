@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+
 from swift_backend.errors import Unavailable
 from swift_backend.inbox import Inbox
 from swift_backend.params import SamplingParams

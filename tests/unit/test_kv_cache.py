@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from swift_backend.kv_cache import KVCache
 from swift_backend.sequence import Extent
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import RANGES, SamplingParams
 

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 import torch
 from scipy import stats
+
 from swift_backend.params import SamplingParams
 from swift_backend.sampling import Draw, Purpose, draw_from, uniform
 from swift_backend.speculation.acceptance import accept_coupled, accept_rejection, residual
-
 from tests.chi_square import p_value
 
 PARAMS = SamplingParams(temperature=1.0)
@@ -94,4 +94,3 @@ def test_residual_of_equal_distributions_is_the_target() -> None:
     p = probs(0.25, 0.75)
     assert residual(p, p).tolist() == [0.25, 0.75]
     assert residual(p, probs(0.5, 0.5)).tolist() == [0.0, 0.25]
-

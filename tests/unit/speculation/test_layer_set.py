@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.similarity import LayerSimilarity, most_redundant, skip_ratio
 
@@ -49,7 +50,11 @@ def test_ties_go_to_the_lower_layer() -> None:
 
 def test_similarity_is_the_cosine_of_a_layers_input_and_output() -> None:
     """Two layers of two sublayers; rows 0-1 belong to one prompt and row 2 to another."""
-    a, b, c = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([[5.0, 5.0]] * 3), torch.tensor([[0.0, 2.0], [3.0, 0.0], [1.0, 1.0]])
+    a, b, c = (
+        torch.tensor([[1.0, 0.0]] * 3),
+        torch.tensor([[5.0, 5.0]] * 3),
+        torch.tensor([[0.0, 2.0], [3.0, 0.0], [1.0, 1.0]]),
+    )
     probe = LayerSimilarity()
     probe.observe(0, a, b)
     probe.observe(1, b, c)
