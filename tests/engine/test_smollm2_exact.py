@@ -12,7 +12,7 @@ from swift_backend import SamplingParams, SwiftLLM
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
-MAX_TOKENS = 32
+MAX_TOKENS = 24
 NUM_DATA_PROMPTS = 18
 
 

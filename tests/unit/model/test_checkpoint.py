@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from swift_backend.config import default_cache_dir
 from swift_backend.errors import ModelLoadError
 from swift_backend.model import checkpoint, conversion_cache
-from swift_backend.model.cache_dir import default_cache_dir
 from swift_backend.model.checkpoint import resolve_model
 from swift_backend.model.file_hash import HashMemo, sha256_of
 from swift_backend.model.gguf_convert import end_token_ids

@@ -1,0 +1,37 @@
+"""The README says what the code does: its table of ranges is the code's, its Python runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from swift_backend.params import RANGES, SPECULATION_MODES, SamplingParams
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+
+
+def test_the_table_of_sampling_keys_is_the_codes() -> None:
+    defaults = SamplingParams()
+    expected = []
+    for name, limits in RANGES.items():
+        default = getattr(defaults, name)
+        kind = "integer" if limits.integer else "number"
+        shown = "–" if default is None else default
+        expected.append(f"| {name} | {kind} | {shown} | {str(limits).removeprefix('in ')} |")
+    rows = re.search(r"\| key \| type .*?\n\|[-|]+\n(.*?)\n\n", README, re.DOTALL)
+    assert rows is not None
+    assert rows[1].split("\n") == expected
+
+
+def test_every_speculation_mode_is_explained() -> None:
+    assert set(re.findall(r"^\| `(\w+)`(?: \(default\))? \|", README, re.MULTILINE)) >= set(SPECULATION_MODES)
+
+
+@pytest.mark.model
+@pytest.mark.timeout(600)
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "Paris" in capsys.readouterr().out
