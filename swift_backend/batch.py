@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+# A draft and its row fit; longer groups are chunks of a prompt, whose masks must not be multiplied by the heads.
+STACKED_ROWS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
@@ -26,8 +29,9 @@ class RowGroup:
 class AttentionView:
     """What the rows [row_start, row_end) see: cache slots [key_start, key_end).
 
-    mask: None when every row sees every key; else float32 [heads per kv head * rows, keys], 0 where a row may look
-        and −inf elsewhere, for queries whose heads of one group are stacked as rows.
+    mask: None when every row sees every key. For up to STACKED_ROWS rows float32 [heads per kv head * rows, keys], 0
+        where a row may look and −inf elsewhere, for queries whose heads of one group are stacked as rows; for more
+        rows bool [rows, keys], True where a row may look.
     causal: rows and keys are the same positions and each row sees itself and what is before it.
     """
 
@@ -37,6 +41,11 @@ class AttentionView:
     key_end: int
     mask: torch.Tensor | None
     causal: bool
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the mask is for stacked heads."""
+        return self.mask is not None and self.mask.dtype != torch.bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +117,10 @@ def _view(
         return AttentionView(*bounds, *keys, mask=None, causal=True)
     rows = torch.arange(group.first, end, device=device)[:, None]
     columns = torch.arange(oldest, end, device=device)[None, :]
-    hidden = columns > rows
+    seen = columns <= rows
     if window:
-        hidden |= columns <= rows - window
-    mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
+        seen &= columns > rows - window
+    if count > STACKED_ROWS:
+        return AttentionView(*bounds, *keys, mask=seen, causal=False)
+    mask = torch.zeros(seen.shape, device=device).masked_fill_(~seen, -torch.inf)
     return AttentionView(*bounds, *keys, mask=mask.repeat(heads_per_kv, 1), causal=False)

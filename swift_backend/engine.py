@@ -71,8 +71,8 @@ class Engine:
             for sequence in self._open_sequences():
                 self._end(sequence, "cancelled")
         except Exception as error:
-            self._inbox.close()
-            self._fail_all(EngineFailure(f"the engine failed: {error}"))
+            self._inbox.close("the engine has failed")
+            self._fail_all(EngineFailure(f"the engine has failed ({type(error).__name__}); the server's log says more"))
             raise
 
     def step(self) -> bool:
@@ -81,11 +81,10 @@ class Engine:
         plan = plan_step(self._running, self.config.max_step_tokens, self.config.max_draft_tokens)
         if not plan:
             return False
-        started = monotonic()
         drafts = self._draft(plan)
-        drafted = monotonic()
+        started = monotonic()
         verdicts = self._verify(plan, drafts)
-        self._commit(plan, drafts, verdicts, (drafted - started, monotonic() - drafted))
+        self._commit(plan, drafts, verdicts, monotonic() - started)
         if self.config.debug:
             self.check_invariants()
         return True
@@ -96,7 +95,7 @@ class Engine:
         assert self._cache.tokens_used == sum(s.extent.size for s in self._running if s.extent)
         for sequence in self._running:
             assert sequence.extent is not None and not sequence.finished
-            assert sequence.prefilling or sequence.kv_len == len(sequence.tokens) - 1
+            assert sequence.num_output_tokens == 0 or sequence.kv_len == len(sequence.tokens) - 1
             assert 0 <= sequence.num_output_tokens < sequence.max_tokens
         assert all(sequence.extent is None for sequence in self._waiting)
 
@@ -128,7 +127,7 @@ class Engine:
         return min(request.params.max_tokens, self.context_length - len(request.prompt_ids))
 
     def _receive(self) -> None:
-        mail = self._inbox.take(len(self._waiting))
+        mail = self._inbox.take()
         for request in mail.requests:
             self._waiting.append(self._start(request))
         self._end_withdrawn(mail.cancelled)
@@ -138,12 +137,14 @@ class Engine:
             if head.extent is None:
                 break
             self._running.append(self._waiting.popleft())
+        self._inbox.note_backlog(len(self._waiting))
 
     def _start(self, request: Request) -> Sequence:
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
         text = TextStream(self.tokenizer, request.prompt_ids, params)
-        brake = Brake() if params.speculation == "auto" else None
+        # The brake looks at the clock; by rejection, unlike by coupling, the tokens depend on what was drafted.
+        brake = Brake() if params.speculation == "auto" and self.config.acceptance == "coupled" else None
         return Sequence(request, self._max_tokens(request), seed, text, brake=brake)
 
     def _end_withdrawn(self, cancelled: set[str]) -> None:
@@ -188,10 +189,13 @@ class Engine:
                 )
 
     def _commit(
-        self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], seconds: tuple[float, float]
+        self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], verify_seconds: float
     ) -> None:
         """Make the accepted tokens part of their sequences and emit them; end what is finished."""
         now = monotonic()
+        self._serve_last([work.sequence for work in plan])
+        only_decoding = not any(work.sequence.prefilling for work in plan)
+        share = verify_seconds / len(plan)
         for work, draft, verdict in zip(plan, drafts, verdicts, strict=True):
             sequence = work.sequence
             assert sequence.extent is not None
@@ -203,9 +207,17 @@ class Engine:
             committed = sequence.num_output_tokens - first
             self._cache.commit(sequence.extent, committed - 1)
             if first:
-                sequence.note_round(len(draft), min(verdict.num_accepted, committed), *seconds)
+                accepted = min(verdict.num_accepted, committed)
+                sequence.note_round(len(draft), accepted, draft.seconds, share)
+                if sequence.brake is not None and only_decoding:  # a prompt's chunk would make drafts look cheap
+                    sequence.brake.note_round(accepted, draft.seconds, share)
             sequence.note_tokens(now)
             self._emit(sequence, text, sequence.tokens[-committed:])
+
+    def _serve_last(self, served: list[Sequence]) -> None:
+        """Put those who had their turn behind those who had not."""
+        turn = set(map(id, served))
+        self._running.sort(key=lambda sequence: id(sequence) in turn)
 
     def _emit(self, sequence: Sequence, text: str, token_ids: Seq[int]) -> None:
         """Send a delta, with the reason if it is the last; a finished sequence leaves the engine."""
@@ -230,13 +242,13 @@ class Engine:
 
     def _open_sequences(self) -> list[Sequence]:
         """Everything not finished yet, mail that nobody looked at included."""
-        for request in self._inbox.take(0).requests:
+        for request in self._inbox.take().requests:
             self._waiting.append(self._start(request))
         return [*self._running, *self._waiting]
 
     def _fail_all(self, error: SwiftError) -> None:
         """Tell every open request; nothing else is touched, since the state may be anything now."""
-        requests = [s.request for s in (*self._running, *self._waiting)] + self._inbox.take(0).requests
+        requests = [s.request for s in (*self._running, *self._waiting)] + self._inbox.take().requests
         for request in requests:
             request.on_output(Output(request.request_id, finish_reason="error", error=error))
 

@@ -27,12 +27,13 @@ class Inbox:
         self._changed = Condition()
         self._backlog = 0
         self.closed = False
+        self._reason = ""
 
     def submit(self, request: Request) -> None:
         """Queue a request; Unavailable when the queue is full or the engine is stopping."""
         with self._changed:
             if self.closed:
-                raise Unavailable("the server is shutting down")
+                raise Unavailable(self._reason)
             waiting = len(self._requests) + self._backlog
             if waiting >= self._capacity:
                 raise Unavailable(f"the waiting queue is full: {waiting} of {self._capacity} requests wait")
@@ -45,20 +46,26 @@ class Inbox:
             self._cancelled.add(request_id)
             self._changed.notify()
 
-    def close(self) -> None:
-        """Refuse new requests and wake the engine."""
+    def close(self, reason: str = "the server is shutting down") -> None:
+        """Refuse new requests, with this reason, and wake the engine; the first reason stays."""
         with self._changed:
+            self._reason = self._reason or reason
             self.closed = True
             self._changed.notify()
 
-    def take(self, backlog: int) -> Mail:
-        """Empty the box; `backlog` is how many requests the engine itself keeps waiting, counted as queued."""
+    def take(self) -> Mail:
+        """Empty the box; what was in it counts as waiting until note_backlog says otherwise."""
         with self._changed:
             mail = Mail(list(self._requests), self._cancelled)
             self._requests.clear()
             self._cancelled = set()
-            self._backlog = backlog + len(mail.requests)
+            self._backlog += len(mail.requests)
             return mail
+
+    def note_backlog(self, waiting: int) -> None:
+        """Say how many of the requests taken so far still wait; they count against the capacity."""
+        with self._changed:
+            self._backlog = waiting
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until there is mail, the box is closed, or the timeout (seconds) has passed."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import count
+from operator import index
 from typing import Any
 
 from swift_backend.config import EngineConfig
@@ -59,7 +60,7 @@ class SwiftLLM:
         params: for all prompts or one for each. Raises InvalidRequest before anything runs.
         """
         many = _as_list(prompts)
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
         each = [params] * len(many) if isinstance(params, SamplingParams) else list(params)
         if len(each) != len(many):
             raise InvalidRequest("params", f"params must be one or {len(many)}, got {len(each)}")
@@ -76,9 +77,18 @@ class SwiftLLM:
         return [_completion(out) for out in outputs]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Output]:
-        """The answer as deltas with .text and .token_ids; leaving the loop early cancels the request."""
+        """The answer as deltas with .text and .token_ids; leaving the loop early cancels the request.
+
+        Raises InvalidRequest at once.
+        """
         news: deque[Output] = deque()
-        request_id = self._submit(prompt, params or SamplingParams(), news)
+        return self._deltas(self._submit(prompt, params or SamplingParams(), news), news)
+
+    def chat(self, messages: Seq[dict[str, str]], params: SamplingParams | None = None) -> Completion:
+        """The answer to a conversation of {role, content}; InvalidRequest when the model has no chat template."""
+        return self.generate([self.engine.tokenizer.encode_chat(list(messages))], params)[0]
+
+    def _deltas(self, request_id: str, news: deque[Output]) -> Iterator[Output]:
         finished = False
         try:
             while not finished:
@@ -92,12 +102,8 @@ class SwiftLLM:
                 self.engine.cancel(request_id)
                 self._drain()
 
-    def chat(self, messages: Seq[dict[str, str]], params: SamplingParams | None = None) -> Completion:
-        """The answer to a conversation of {role, content}; InvalidRequest when the model has no chat template."""
-        return self.generate([self.engine.tokenizer.encode_chat(list(messages))], params)[0]
-
     def _submit(self, prompt: Prompt, params: SamplingParams, out: list[Output] | deque[Output]) -> str:
-        ids = self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         request_id = f"local-{next(self._ids)}"
         self.engine.submit(Request(request_id, ids, params, out.append))
         return request_id
@@ -108,11 +114,19 @@ class SwiftLLM:
 
 
 def _as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
-    """One prompt, text or a non-empty list of ids, as a list of one."""
+    """One prompt, text or a list of ids, as a list of one; a list that mixes ids with prompts is one wrong prompt."""
     if isinstance(prompts, str):
         return [prompts]
-    ids = [prompt for prompt in prompts if isinstance(prompt, int)]
-    return [ids] if ids else [prompt for prompt in prompts if not isinstance(prompt, int)]
+    items: list[Any] = list(prompts)
+    one = any(not isinstance(item, str) and not hasattr(item, "__len__") for item in items)
+    return [items] if one else items
+
+
+def _token_ids(prompt: Seq[Any]) -> list[int]:
+    try:
+        return [index(token) for token in prompt]
+    except TypeError:
+        raise InvalidRequest("prompts", f"prompts must be text or lists of token ids, got {prompt!r:.80}") from None
 
 
 def _completion(outputs: Seq[Output]) -> Completion:

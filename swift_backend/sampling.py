@@ -7,6 +7,7 @@ only. So what is drawn does not depend on batch mates, draft length or on how ma
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -63,11 +64,12 @@ def gumbel(draw: Draw, ids: torch.Tensor) -> torch.Tensor:
 
 
 def filter_logits(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Temperature, then top-k, top-p and min-p, in transformers' order; float32 [vocab] → [vocab], excluded −inf.
+    """Temperature, then top-k, top-p and min-p, in transformers' order; float32 [vocab] → float64, excluded −inf.
 
-    Only for temperature > 0. At least one token always survives.
+    Only for temperature > 0. The likeliest token is at 0, the others below, so nothing overflows however low the
+    temperature; it always survives.
     """
-    scores = logits / params.temperature
+    scores = (logits - logits.max()).double() / params.temperature
     if 0 < params.top_k < scores.shape[0]:
         kth = torch.topk(scores, params.top_k).values[-1]
         scores = scores.masked_fill(scores < kth, -torch.inf)
@@ -75,7 +77,7 @@ def filter_logits(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
         scores = _top_p(scores, params.top_p)
     if params.min_p > 0:
         log_probs = torch.log_softmax(scores, dim=-1)
-        limit = log_probs.max() + torch.log(torch.tensor(params.min_p))
+        limit = log_probs.max() + math.log(params.min_p)
         scores = scores.masked_fill(log_probs < limit, -torch.inf)
     return scores
 
@@ -86,7 +88,7 @@ def probabilities(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
         one_hot = torch.zeros(logits.shape[0], dtype=torch.float64, device=logits.device)
         one_hot[logits.argmax()] = 1.0
         return one_hot
-    return torch.softmax(filter_logits(logits, params).double(), dim=-1)
+    return torch.softmax(filter_logits(logits, params), dim=-1)
 
 
 def draw_tokens(logits: torch.Tensor, draws: Seq[Draw]) -> list[int]:
@@ -109,8 +111,8 @@ def _draw_token(logits: torch.Tensor, draw: Draw) -> int:
     if draw.greedy:
         return int(logits.argmax())
     scores = filter_logits(logits, draw.params)
-    ids = scores.isfinite().nonzero().squeeze(-1)
-    return int(ids[(scores[ids].double() + gumbel(draw, ids)).argmax()])
+    ids = (scores > -torch.inf).nonzero().squeeze(-1)
+    return int(ids[(scores[ids] + gumbel(draw, ids)).argmax()])
 
 
 def _top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -124,9 +126,8 @@ def _top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
         before = torch.cumsum(top, dim=-1) - top
         if before[-1] + top[-1] >= top_p or count == probs.shape[0]:
             break
-    kept = ids[(before < top_p)]
     mask = torch.ones_like(scores, dtype=torch.bool)
-    mask[kept] = False
+    mask[ids[before < top_p]] = False
     return scores.masked_fill(mask, -torch.inf)
 
 

@@ -23,22 +23,29 @@ class Work:
 
 
 def plan_step(running: Iterable[Sequence], budget: int, max_draft_tokens: int) -> list[Work]:
-    """Grant each sequence, in order, what it wants of the step's token budget.
+    """Share the step's token budget; sequences that come first in `running` are served first.
 
-    A sequence wants the tokens it has not computed, plus its draft. Decoding sequences come first: they want one
-    token each, and a long prompt must not hold them up.
+    A sequence wants the tokens it has not computed, plus its draft. Every decoding sequence gets its one token before
+    any prompt gets a chunk, so that a long prompt holds nobody up, and a token is kept back for prompts, so that
+    many decoding sequences do not starve them. Drafts get what is left.
     """
-    plan: list[Work] = []
-    for sequence in sorted(running, key=lambda s: s.prefilling):
-        wanted = len(sequence.tokens) - sequence.kv_len
-        granted = min(wanted, budget)
-        if granted == 0:
-            continue
-        budget -= granted
-        draft = 0 if sequence.prefilling else min(draft_limit(sequence, max_draft_tokens), budget)
+    sequences = list(running)
+    decoding = [s for s in sequences if not s.prefilling]
+    prompts = [s for s in sequences if s.prefilling]
+    decoding = decoding[: budget - 1 if prompts else budget]
+    budget -= len(decoding)
+    chunks: list[Work] = []
+    for sequence in prompts:
+        granted = min(len(sequence.tokens) - sequence.kv_len, budget)
+        if granted:
+            chunks.append(Work(sequence, granted, 0))
+            budget -= granted
+    steps: list[Work] = []
+    for sequence in decoding:
+        draft = min(draft_limit(sequence, max_draft_tokens), budget)
+        steps.append(Work(sequence, 1, draft))
         budget -= draft
-        plan.append(Work(sequence, granted, draft))
-    return plan
+    return steps + chunks
 
 
 def draft_limit(sequence: Sequence, max_draft_tokens: int) -> int:

@@ -32,7 +32,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """What speculation did for one request so far; times in seconds."""
+    """What speculation did for one request so far.
+
+    Times are in seconds; draft_seconds and verify_seconds are its share of passes that several requests were in.
+    """
 
     rounds: int = 0
     draft_tokens: int = 0
@@ -157,14 +160,12 @@ class Sequence:
         return self.finish_reason != ""
 
     def note_round(self, drafted: int, accepted: int, draft_seconds: float, verify_seconds: float) -> None:
-        """Count a decode round; accepted are committed tokens only."""
+        """Count a decode round: accepted are committed tokens only, seconds this request's share of the passes."""
         self.rounds += 1
         self.draft_tokens += drafted
         self.accepted_draft_tokens += accepted
         self.draft_seconds += draft_seconds
         self.verify_seconds += verify_seconds
-        if self.brake is not None:
-            self.brake.note_round(accepted, draft_seconds, verify_seconds)
 
     def note_tokens(self, now: float) -> None:
         """Remember when the first and the last token were committed."""

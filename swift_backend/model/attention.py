@@ -27,7 +27,7 @@ def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
 def attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, views: list[AttentionView], scale: float
 ) -> torch.Tensor:
-    """Attention of query [rows, heads, head_dim] over one layer's cache [1, kv_heads, slots, head_dim].
+    """Attention of query [rows, heads, head_dim] over one layer's cache [1, kv_heads, slots, head_dim], one dtype.
 
     Returns [rows, heads * head_dim]; each view's rows see only that view's keys.
     """
@@ -43,10 +43,12 @@ def _attend_view(
     rows, heads, head_dim = query.shape
     k = keys.narrow(2, view.key_start, view.key_end - view.key_start)
     v = values.narrow(2, view.key_start, view.key_end - view.key_start)
-    if view.mask is not None:
+    if view.mask is not None and view.stacked:
         return _attend_stacked(query, k, v, view.mask, scale)
     q = query.transpose(0, 1).unsqueeze(0)  # [1, heads, rows, head_dim]
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=view.causal, scale=scale, enable_gqa=heads != k.shape[1])
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=view.mask, is_causal=view.causal, scale=scale, enable_gqa=heads != k.shape[1]
+    )
     return out.squeeze(0).transpose(0, 1).reshape(rows, heads * head_dim)
 
 

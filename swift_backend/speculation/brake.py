@@ -16,7 +16,8 @@ class Brake:
     """Stops drafting while it costs more time than it saves, and tries again now and then.
 
     An accepted token saves a full pass, so drafting pays iff accepted tokens * seconds of a full pass > seconds of
-    drafting (α > c in the paper's terms). Sums fade by MEMORY per drafting round; after a failed trial the next one
+    drafting (α > c in the paper's terms). In a batch both are the request's share: of its layer set's draft passes,
+    and of the full pass. Sums fade by MEMORY per drafting round; after a failed trial the next one
     waits twice as long.
     """
 

@@ -16,11 +16,12 @@ class Draft:
     """Tokens proposed for the next positions of a sequence; empty means "no idea", which is normal.
 
     probs: for each token the distribution, float64 [vocab], that it was drawn from; None where acceptance does not
-    need it.
+    need it. seconds: this sequence's share of the time that drafting took.
     """
 
     token_ids: tuple[int, ...] = ()
     probs: tuple[torch.Tensor, ...] | None = None
+    seconds: float = 0.0
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from time import perf_counter
 
 import torch
 
@@ -42,9 +43,12 @@ class LayerSkipDrafter:
         """See Drafter; sequences without a layer set, or with an empty one, get an empty draft."""
         paths = [_Path(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
         for layer_set in dict.fromkeys(path.layer_set for path in paths if path.layer_set):
-            group = [path for path in paths if path.layer_set == layer_set]
+            group = [path for path in paths if path.layer_set == layer_set and path.open]
+            started = perf_counter()
             while active := [path for path in group if path.open]:
                 self._extend(active, layer_set.kept)
+            for path in group:
+                path.seconds = (perf_counter() - started) / len(group)
         return [path.finish(self._with_probs) for path in paths]
 
     @torch.inference_mode()
@@ -73,6 +77,7 @@ class _Path:
         self._tokens: list[int] = []
         self._probs: list[torch.Tensor] = []
         self._unsure = False
+        self.seconds = 0.0
         self.layer_set: LayerSet | None = sequence.layer_set
 
     @property
@@ -99,4 +104,4 @@ class _Path:
             self._probs.append(probs)
 
     def finish(self, with_probs: bool) -> Draft:
-        return Draft(tuple(self._tokens), tuple(self._probs) if with_probs else None)
+        return Draft(tuple(self._tokens), tuple(self._probs) if with_probs else None, self.seconds)

@@ -21,23 +21,26 @@ def test_mail_is_taken_once_and_in_order() -> None:
     for name in "abc":
         inbox.submit(request(name))
     inbox.cancel("b")
-    mail = inbox.take(0)
+    mail = inbox.take()
     assert [r.request_id for r in mail.requests] == ["a", "b", "c"]
     assert mail.cancelled == {"b"}
-    assert inbox.take(0) == ([], set())
+    assert inbox.take() == ([], set())
 
 
 def test_what_the_engine_keeps_waiting_counts() -> None:
     inbox = Inbox(3)
     inbox.submit(request("a"))
     inbox.submit(request("b"))
-    inbox.take(0)
+    inbox.take()
     inbox.submit(request("c"))
     with pytest.raises(Unavailable, match="3 of 3"):
         inbox.submit(request("d"))
-    inbox.take(0)
-    inbox.take(0)
+    inbox.take()
+    inbox.note_backlog(1)
     inbox.submit(request("e"))
+    inbox.submit(request("f"))
+    with pytest.raises(Unavailable, match="3 of 3"):
+        inbox.submit(request("g"))
 
 
 def test_a_closed_box_refuses() -> None:

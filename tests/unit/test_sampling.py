@@ -57,9 +57,22 @@ def test_filters_agree_with_transformers(settings: dict[str, float], vocabulary:
         torch.testing.assert_close(probabilities(row, params), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_a_token_always_survives() -> None:
-    params = SamplingParams(temperature=1.0, top_k=1, top_p=1e-9, min_p=1.0)
-    assert filter_logits(torch.tensor([0.5, 2.0, 1.0]), params).isfinite().tolist() == [False, True, False]
+@pytest.mark.parametrize("rest", [{}, {"top_p": 0.9}, {"top_p": 5e-324}, {"top_k": 1}, {"min_p": 1.0}])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-40, 1e-38, 3e-39, 1e-9])
+def test_the_lowest_temperatures_are_greedy(temperature: float, rest: dict[str, float]) -> None:
+    """Logits over temperature overflow; the best token must neither be lost nor leave none."""
+    logits = 30 * torch.randn(10, 300, generator=torch.Generator().manual_seed(2))
+    draws = [draw(temperature=temperature, **rest)] * 10
+    assert draw_tokens(logits, draws) == logits.argmax(-1).tolist()
+    assert probabilities(logits[0], draws[0].params).sum() == 1
+
+
+@pytest.mark.parametrize("top_p", [5e-324, 1e-300, 1e-9])
+def test_a_token_always_survives(top_p: float) -> None:
+    for rest in ({}, {"top_k": 1, "min_p": 1.0}, {"min_p": 5e-324}):
+        params = SamplingParams(temperature=1.0, top_p=top_p, **rest)  # type: ignore[arg-type]
+        kept = filter_logits(torch.tensor([0.5, 2.0, 1.0]), params) > -torch.inf
+        assert kept.tolist() == [False, True, False]
 
 
 def test_greedy_takes_the_lowest_id_on_a_tie() -> None:

@@ -25,7 +25,7 @@ def test_a_sequence_wants_what_it_has_not_computed_plus_its_draft() -> None:
 
 def test_decoding_goes_before_prefill_and_prefill_takes_the_rest() -> None:
     decoding = sequence(4, kv_len=5, output=2)
-    assert granted([sequence(100), decoding], 20) == [(1, 1, 5), (0, 14, 0)]
+    assert granted([sequence(100), decoding], 20) == [(1, 1, 0), (0, 19, 0)]
 
 
 def test_a_chunked_prompt_goes_on_where_it_stopped() -> None:
@@ -34,9 +34,18 @@ def test_a_chunked_prompt_goes_on_where_it_stopped() -> None:
     assert not plan_step([sequence(100, kv_len=70)], 20, 5)[0].reaches_end
 
 
-def test_the_budget_bounds_everything() -> None:
+def test_drafts_get_what_is_left_after_every_token_and_prompt() -> None:
     running = [sequence(3, kv_len=4, output=2) for _ in range(4)]
-    assert granted(running, 8) == [(0, 1, 5), (1, 1, 1)]
+    assert granted(running, 8) == [(0, 1, 4), (1, 1, 0), (2, 1, 0), (3, 1, 0)]
+    assert granted([*running, sequence(3)], 12) == [(0, 1, 5), (1, 1, 0), (2, 1, 0), (3, 1, 0), (4, 3, 0)]
+
+
+def test_nobody_starves_when_the_budget_is_smaller_than_the_crowd() -> None:
+    """A prompt always gets a token; of the rest those that come first, and the engine puts the unserved first."""
+    running = [sequence(3, kv_len=4, output=2) for _ in range(6)]
+    assert granted(running, 4) == [(0, 1, 0), (1, 1, 0), (2, 1, 0), (3, 1, 0)]
+    assert granted([*running, sequence(9)], 4) == [(0, 1, 0), (1, 1, 0), (2, 1, 0), (6, 1, 0)]
+    assert granted([*running, sequence(9)], 1) == [(6, 1, 0)]
 
 
 def test_a_draft_never_exceeds_what_may_still_be_committed() -> None:
