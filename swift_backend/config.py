@@ -6,10 +6,11 @@ This is the only module that reads the environment.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from swift_backend.errors import ConfigError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ACCEPTANCE_RULES = ("coupled", "rejection")
 ENVIRONMENT_PREFIX = "SWIFT_"
+TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "None"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class EngineConfig:
 
     model: directory, hub id or .gguf file; None is the default model.
     dtype: auto, float32, bfloat16 or float16 of the weights; auto is bfloat16.
-    device: auto (cuda if there is one), cpu or cuda[:n].
+    device: auto (cuda if there is one), cpu or cuda[:n]; whether this machine has it is torch_device's question.
     kv_cache_tokens: slots of the KV cache; None sizes it from free memory.
     max_running: sequences that decode together.
     max_step_tokens: rows of one full pass; longer prompts are prefilled in chunks of it.
@@ -35,7 +37,8 @@ class EngineConfig:
     max_draft_tokens: upper bound of γ for every request.
     skip_ratio: share of layers skipped while drafting; None follows the guide's rule by depth.
     protected_layers: layers at each end that are never skipped.
-    acceptance: coupled (one noise per position) or rejection (min(1, p/q)).
+    acceptance: coupled (one noise per position) or rejection (min(1, p/q)). With coupled, a seed gives the same tokens
+        with and without drafts; with rejection it gives the same distribution, but not the same tokens.
     debug: check the invariants after every step.
     """
 
@@ -53,6 +56,10 @@ class EngineConfig:
     debug: bool = False
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            _of_type(name, getattr(self, name), hint)
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", self.device):
+            raise ConfigError(f"device must be auto, cpu or cuda[:n], got {self.device!r}")
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
         for name in ("max_running", "max_step_tokens", "max_waiting"):
@@ -71,14 +78,18 @@ class EngineConfig:
         An empty string means "not set". An unknown parameter, or an unparsable value, is a ConfigError.
         """
         environment = os.environ if environment is None else environment
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(parameters) - known)
-        if unknown:
-            raise ConfigError(f"unknown engine option {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        _check_known(cls, parameters)
+        known = [f.name for f in fields(cls)]
         texts = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in known}
         texts = {name: text or parameters.get(name, "") for name, text in texts.items()}
         hints = get_type_hints(cls)
         return cls(**{name: _parse(name, text, hints[name]) for name, text in texts.items() if text})
+
+    @classmethod
+    def from_options(cls, **options: Any) -> EngineConfig:
+        """Like the constructor, but an unknown option is a ConfigError too, not a TypeError."""
+        _check_known(cls, options)
+        return cls(**options)
 
     def torch_device(self) -> torch.device:
         """The device that `device` stands for on this machine; ConfigError when it has none such."""
@@ -86,13 +97,15 @@ class EngineConfig:
 
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise ConfigError(f"device must be auto, cpu or cuda[:n], got {self.device!r}") from error
-        if device.type == "cuda" and not torch.cuda.is_available():
+        if self.device == "cpu":
+            return torch.device("cpu")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
             raise ConfigError(f"device is {self.device!r}, but this machine has no CUDA device")
-        return device
+        number = self.device.partition(":")[2]
+        if number and int(number) >= count:
+            raise ConfigError(f"device is {self.device!r}, but this machine's CUDA devices are 0 to {count - 1}")
+        return torch.device("cuda", int(number)) if number else torch.device("cuda")
 
 
 def default_cache_dir(environment: Mapping[str, str] | None = None) -> Path:
@@ -105,10 +118,29 @@ def default_cache_dir(environment: Mapping[str, str] | None = None) -> Path:
     return Path.home() / ".cache" / "swift-triton"
 
 
-def resolve_dtype(dtype: str, device: str = "auto") -> str:
-    """The name of the weights' dtype: auto is bfloat16 (CPUs without it keep its values in half precision)."""
+def resolve_dtype(dtype: str) -> str:
+    """The name of the weights' dtype: auto is bfloat16 (CPUs without it keep its values in half precision).
+
+    Raises ConfigError for a name that is not in DTYPES.
+    """
     _one_of("dtype", dtype, DTYPES)
     return "bfloat16" if dtype == "auto" else dtype
+
+
+def _check_known(cls: type[EngineConfig], names: Iterable[str]) -> None:
+    known = {f.name for f in fields(cls)}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise ConfigError(f"unknown engine option {unknown[0]!r}; known are {', '.join(sorted(known))}")
+
+
+def _of_type(name: str, value: object, hint: Any) -> None:
+    """A value of the option's type; True is no number, and a whole number is a float."""
+    allowed = get_args(hint) or (hint,)
+    if type(value) in allowed or (float in allowed and type(value) is int):
+        return
+    expected = " or ".join(TYPE_NAMES[one] for one in allowed)
+    raise ConfigError(f"{name} must be {expected}, got {value!r}")
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -26,6 +26,10 @@ class KVCache:
     def __init__(
         self, num_layers: int, capacity: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
+        """Allocate num_layers tensors of dtype [capacity, 2 * kv_heads, head_dim] on device, uninitialised.
+
+        capacity: slots, one token each; torch's RuntimeError when the memory is not there.
+        """
         shape = (capacity, 2 * kv_heads, head_dim)
         self.capacity = capacity
         self.slots = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]

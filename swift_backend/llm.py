@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import count
 from operator import index
+from pathlib import Path
 from typing import Any
 
 from swift_backend.config import EngineConfig
@@ -46,10 +47,11 @@ class SwiftLLM:
     (' Paris.', 'length')
     """
 
-    def __init__(self, model: str | None = None, dtype: str = "auto", **engine_options: Any) -> None:
+    def __init__(self, model: str | Path | None = None, dtype: str = "auto", **engine_options: Any) -> None:
         """Load the model; raises ModelLoadError or ConfigError."""
         options = {"max_waiting": UNBOUNDED, **engine_options}  # nobody else waits here: any number of prompts is fine
-        self.engine = Engine(EngineConfig(model=model, dtype=dtype, **options))
+        name = None if model is None else str(model)
+        self.engine = Engine(EngineConfig.from_options(model=name, dtype=dtype, **options))
         self._ids = count()
 
     def generate(

@@ -35,7 +35,7 @@ class LoadedModel:
 def load_model(config: EngineConfig) -> LoadedModel:
     """Load weights and tokenizer and allocate the cache; raises ModelLoadError or ConfigError."""
     device = config.torch_device()
-    dtype_name = resolve_dtype(config.dtype, device.type)
+    dtype_name = resolve_dtype(config.dtype)
     dtype = getattr(torch, dtype_name)
     directory = resolve_model(config.model, dtype_name)
     model_config = read_config(directory)

@@ -65,6 +65,13 @@ def save_tiny_model(directory: Path, config: Any, seed: int = 0) -> Path:
     return directory
 
 
+def change_config(directory: Path, **changes: Any) -> Path:
+    """Overwrite fields of a saved model's config.json, as a stranger's file may have them."""
+    file = directory / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return directory
+
+
 def save_word_tokenizer(directory: Path, vocab_size: int) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

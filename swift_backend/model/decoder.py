@@ -9,26 +9,33 @@ import torch
 import torch.nn.functional as F
 
 from swift_backend.batch import RaggedBatch
+from swift_backend.errors import ModelLoadError
 from swift_backend.kv_cache import KVCache
 from swift_backend.model.attention import rotary_tables
 from swift_backend.model.config import ModelConfig
 from swift_backend.model.layers import AttentionSublayer, MlpSublayer, Norm, Rotary, Sublayer
 from swift_backend.model.linear import Linear, make_linear
-from swift_backend.model.weights import Weights
+from swift_backend.model.weights import Weights, all_finite
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 Observer = Callable[[int, torch.Tensor, torch.Tensor], None]  # (sublayer, its input [rows, hidden], its output)
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A decoder of the Llama family; activations are float32 on a CPU and the model's dtype elsewhere."""
+    """A decoder of the Llama family; activations are float32 on a CPU and the model's dtype elsewhere.
+
+    embedding: [vocab, hidden] in the model's dtype; sublayers: attention and MLP of each layer, in turn.
+    rotary: cos and sin of every position, float32 [context, 1, head_dim] each, as rotary_tables makes them.
+    """
 
     config: ModelConfig
-    embedding: torch.Tensor  # [vocab, hidden]
+    embedding: torch.Tensor
     sublayers: tuple[Sublayer, ...]
     norm: Norm
     head: Linear
-    rotary: Rotary  # of every position
+    rotary: Rotary
     activation_dtype: torch.dtype
 
     def forward(
@@ -69,17 +76,20 @@ class Decoder:
 
 
 def load_decoder(config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> Decoder:
-    """Build the decoder from a checkpoint; ModelLoadError when a tensor is missing or has another shape."""
+    """Build the decoder from a checkpoint, weights in `dtype` on `device`.
+
+    Raises ModelLoadError, naming the tensor, when one is missing, has another shape, is not of a 16 to 64 bit float,
+    holds NaN or infinity, or holds values beyond what `dtype` can.
+    """
     builder = _Builder(config, weights, dtype, device)
-    embedding = builder.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+    embedding = builder.embedding()
     sublayers = [build(n) for n in range(config.num_layers) for build in (builder.attention, builder.mlp)]
-    head = embedding if config.tied_head else builder.tensor("lm_head.weight", config.vocab_size, config.hidden_size)
     return Decoder(
         config=config,
         embedding=embedding,
         sublayers=tuple(sublayers),
         norm=builder.norm("model.norm.weight", config.hidden_size),
-        head=make_linear(head),
+        head=make_linear(builder.head(embedding)),
         rotary=rotary_tables(config.inv_freq.to(device), config.context_length, config.rope_scale),
         activation_dtype=builder.activation_dtype,
     )
@@ -89,11 +99,28 @@ class _Builder:
     """Turns named tensors into sublayers."""
 
     def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+        """dtype and device are those of the finished weights; the norms' weights have the activations' dtype."""
         self._config, self._weights, self._dtype, self._device = config, weights, dtype, device
         self.activation_dtype = torch.float32 if device.type == "cpu" else dtype
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
-        return self._weights.get(name, shape).to(self._device, self._dtype)
+        stored = self._weights.get(name, shape)
+        tensor = stored.to(self._dtype)
+        if torch.finfo(self._dtype).max < torch.finfo(stored.dtype).max and not all_finite(tensor):
+            raise ModelLoadError(f"Tensor {name} holds values beyond {self._dtype}; choose another dtype.")
+        return tensor.to(self._device)
+
+    def embedding(self) -> torch.Tensor:
+        """[vocab, hidden]; a checkpoint with a tied head may store it under the head's name alone."""
+        alone = self._config.tied_head and self._weights.has(HEAD) and not self._weights.has(EMBEDDING)
+        return self.tensor(HEAD if alone else EMBEDDING, self._config.vocab_size, self._config.hidden_size)
+
+    def head(self, embedding: torch.Tensor) -> torch.Tensor:
+        """[vocab, hidden]; like transformers, a stored head that differs wins over a config that says it is tied."""
+        if self._config.tied_head and not self._weights.has(HEAD):
+            return embedding
+        head = self.tensor(HEAD, self._config.vocab_size, self._config.hidden_size)
+        return embedding if self._config.tied_head and torch.equal(head, embedding) else head
 
     def norm(self, name: str, size: int) -> Norm:
         return Norm(self.tensor(name, size).to(self.activation_dtype), self._config.norm_eps)

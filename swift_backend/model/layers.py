@@ -12,7 +12,7 @@ from swift_backend.kv_cache import KVCache
 from swift_backend.model.attention import attend, rotate_
 from swift_backend.model.linear import Linear
 
-Rotary = tuple[torch.Tensor, torch.Tensor]  # cos and sin of the rows' positions
+Rotary = tuple[torch.Tensor, torch.Tensor]  # cos and sin, float32 [positions or rows, 1, head_dim] each
 
 
 class Norm:
@@ -23,6 +23,7 @@ class Norm:
     """
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        """weight [hidden] (or [head_dim]) in the activations' dtype, on their device; eps is added to mean(x²)."""
         self._weight, self._eps = weight, eps
         self._fused = weight.device.type != "cpu"
         size = weight.shape[0]

@@ -26,6 +26,7 @@ class PlainLinear:
     """torch's own linear on the weight as it is: the reference, and the choice on a GPU."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """weight [out, in] of any floating dtype and device, kept and not copied; bias [out] of the same, or None."""
         self._weight, self._bias = weight, bias
         self.num_bytes = weight.nbytes
 
@@ -40,6 +41,7 @@ class PackedLinear:
     ROWS = 16
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """weight [out, in], float32 or bfloat16 on a CPU, copied into the layout; bias [out] of the same, or None."""
         self._dtype, self._bias = weight.dtype, bias
         self.num_bytes = weight.nbytes
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, self.ROWS)
@@ -56,6 +58,7 @@ class HalfStorageLinear:
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """weight [out, in] of any floating dtype on a CPU, copied to 16 bits; bias [out] of any dtype, or None."""
         self.num_bytes = 2 * weight.numel()
         self._weight = torch.ops.quantized.linear_prepack_fp16(weight.float(), None if bias is None else bias.float())
 

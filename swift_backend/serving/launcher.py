@@ -77,7 +77,7 @@ def plan_server(options: LaunchOptions, cache: Path) -> ServerSpec:
     check_shared_memory()
     install = find_triton(cache)
     # Converting here, once, keeps the load inside Triton short and shows its progress.
-    model = resolve_model(options.model, resolve_dtype(options.dtype or "auto", "auto"))
+    model = resolve_model(options.model, resolve_dtype(options.dtype or "auto"))
     environment = {"SWIFT_MODEL": str(model), **({"SWIFT_DTYPE": options.dtype} if options.dtype else {})}
     return ServerSpec(
         install, options.model_repository, options.endpoints, environment, options.arguments, options.exit_timeout

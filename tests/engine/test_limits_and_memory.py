@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from swift_backend import InvalidRequest, SamplingParams, SwiftLLM
-from swift_backend.errors import Unavailable
+from swift_backend.errors import ConfigError, Unavailable
 from swift_backend.sequence import Output, Request
 
 PROMPT = [9, 8, 7, 6, 5]
@@ -266,3 +266,8 @@ def test_waiting_requests_can_be_cancelled_and_time_out(tiny_model: Callable[[st
     assert [(out.token_ids, out.finish_reason) for out in news["cancelled"]] == [((), "cancelled")]
     assert [(out.token_ids, out.finish_reason) for out in news["late"]] == [((), "timeout")]
     assert not any(out.finished for out in news["runs"])
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown engine option 'max_runing'"):
+        SwiftLLM(Path("anywhere"), max_runing=3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from swift_backend.config import EngineConfig, resolve_dtype
@@ -39,11 +41,63 @@ def test_a_wrong_option_is_named(parameters: dict[str, str], message: str) -> No
         EngineConfig.from_sources(parameters, {})
 
 
-def test_a_device_that_is_not_there() -> None:
-    assert EngineConfig(device="cpu").torch_device().type == "cpu"
-    with pytest.raises(ConfigError, match="device must be auto, cpu or cuda"):
-        EngineConfig(device="gpu0").torch_device()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_running": "4"}, "max_running must be a whole number, got '4'"),
+        ({"max_running": True}, "max_running must be a whole number, got True"),
+        ({"max_running": None}, "max_running must be a whole number, got None"),
+        ({"max_step_tokens": 2.5}, "max_step_tokens must be a whole number, got 2.5"),
+        ({"kv_cache_tokens": 10.5}, "kv_cache_tokens must be a whole number or None, got 10.5"),
+        ({"skip_ratio": "x"}, "skip_ratio must be a number or None, got 'x'"),
+        ({"skip_ratio": float("nan")}, r"skip_ratio must be in \[0, 1\), got nan"),
+        ({"debug": 1}, "debug must be true or false, got 1"),
+        ({"model": 7}, "model must be text or None, got 7"),
+        ({"dtype": ["float32"]}, r"dtype must be text, got \['float32'\]"),
+        ({"device": None}, "device must be text, got None"),
+        ({"device": "gpu0"}, r"device must be auto, cpu or cuda\[:n\], got 'gpu0'"),
+        ({"device": "mps"}, r"device must be auto, cpu or cuda\[:n\], got 'mps'"),
+        ({"device": "xpu"}, r"device must be auto, cpu or cuda\[:n\], got 'xpu'"),
+        ({"device": "meta"}, r"device must be auto, cpu or cuda\[:n\], got 'meta'"),
+        ({"device": "cuda:"}, r"device must be auto, cpu or cuda\[:n\], got 'cuda:'"),
+        ({"max_runing": 3}, "unknown engine option 'max_runing'; known are acceptance, debug, device"),
+    ],
+)
+def test_a_wrong_option_of_a_caller_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig.from_options(**options)
+
+
+def test_options_of_a_caller() -> None:
+    config = EngineConfig.from_options(model="m", skip_ratio=0, kv_cache_tokens=None, debug=True)
+    assert config == EngineConfig("m", skip_ratio=0.0, debug=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_devices", "expected"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 2, "cuda"),
+        ("cpu", 2, "cpu"),
+        ("cuda", 1, "cuda"),
+        ("cuda:1", 2, "cuda:1"),
+        ("cuda", 0, "device is 'cuda', but this machine has no CUDA device"),
+        ("cuda:0", 0, "device is 'cuda:0', but this machine has no CUDA device"),
+        ("cuda:2", 2, "device is 'cuda:2', but this machine's CUDA devices are 0 to 1"),
+    ],
+)
+def test_the_device(device: str, num_devices: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: num_devices > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: num_devices)
+    config = EngineConfig(device=device)
+    if expected.startswith("device is"):
+        with pytest.raises(ConfigError, match=f"^{expected}$"):
+            config.torch_device()
+    else:
+        assert str(config.torch_device()) == expected
 
 
 def test_auto_dtype_is_bfloat16() -> None:
     assert [resolve_dtype(d) for d in ("auto", "float32")] == ["bfloat16", "float32"]
+    with pytest.raises(ConfigError, match="dtype must be one of auto, float32, bfloat16, float16, got 'int8'"):
+        resolve_dtype("int8")

@@ -59,6 +59,22 @@ def test_linear(kind: type, rows: int, bias: bool) -> None:
     torch.testing.assert_close(kind(weight, offset)(x), F.linear(x, weight, offset), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, HalfStorageLinear])
+@pytest.mark.parametrize("rows", [1, 2, 5, 40])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_with_bfloat16_weights(kind: type, rows: int, bias: bool) -> None:
+    """Half storage keeps x in float32; the other two round x to bfloat16, and their result."""
+    if kind is PackedLinear and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU has no bfloat16 arithmetic that oneDNN uses")
+    weight = torch.randn(48, 32).bfloat16()
+    offset = torch.randn(48).bfloat16() if bias else None
+    x = torch.randn(rows, 32)
+    exact = kind is HalfStorageLinear
+    expected = F.linear(x if exact else x.bfloat16().float(), weight.float(), offset.float() if bias else None)
+    tolerance = 1e-4 if exact else 2**-7
+    torch.testing.assert_close(kind(weight, offset)(x).float(), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_half_storage_holds_bfloat16_weights_exactly() -> None:
     """Every magnitude from 2**-17 up to the largest half-precision number."""
     exponents = torch.arange(-17, 16)

@@ -77,6 +77,27 @@ def test_a_quantised_tensor_is_refused(tmp_path: Path, dtype: torch.dtype) -> No
         Weights.open(tmp_path).get("a", (2,))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_is_refused(tmp_path: Path, dtype: torch.dtype, bad: float) -> None:
+    tensor = torch.ones(40, 50, dtype=dtype)
+    tensor[31, 7] = bad
+    save_file({"a": A, "norm.weight": tensor}, tmp_path / "model.safetensors")
+    weights = Weights.open(tmp_path)
+    assert torch.equal(weights.get("a", (2, 3)), A)
+    with pytest.raises(ModelLoadError) as raised:
+        weights.get("norm.weight", (40, 50))
+    file = tmp_path / "model.safetensors"
+    assert str(raised.value) == f"Tensor norm.weight in {file} holds NaN or infinity; the file is damaged."
+
+
+@pytest.mark.parametrize("largest", [torch.finfo(torch.float32).max, -torch.finfo(torch.float32).max])
+def test_the_largest_numbers_are_no_infinity(tmp_path: Path, largest: float) -> None:
+    save_file({"a": torch.full((2, 3), largest), "empty": torch.ones(0)}, tmp_path / "model.safetensors")
+    assert Weights.open(tmp_path).get("a", (2, 3))[1, 2] == largest
+    assert Weights.open(tmp_path).get("empty", (0,)).shape == (0,)
+
+
 @pytest.mark.parametrize("num_bytes", [0, 5, 40, -1])
 def test_a_cut_off_file_is_refused(tmp_path: Path, num_bytes: int) -> None:
     file = tmp_path / "model.safetensors"
@@ -91,6 +112,27 @@ def test_a_damaged_pickle_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(content)
     with pytest.raises(ModelLoadError, match=r"pytorch_model\.bin is missing, damaged, cut off"):
         Weights.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([A, B], "must hold tensors by name, found a list"),
+        (A, "must hold tensors by name, found a Tensor"),
+        ({"a": A, "epoch": 3}, r"epoch in .*pytorch_model\.bin must be a tensor, found a int"),
+        ({"state_dict": {"a": A}}, r"state_dict in .*pytorch_model\.bin must be a tensor, found a dict"),
+    ],
+)
+def test_a_pickle_of_something_else_is_refused(tmp_path: Path, content: object, message: str) -> None:
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match=message):
+        Weights.open(tmp_path)
+
+
+def test_a_sparse_tensor_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": A.to_sparse()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match=r"Tensor a in .* must be dense, found torch\.sparse_coo"):
+        Weights.open(tmp_path).get("a", (2, 3))
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
