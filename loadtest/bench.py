@@ -1,7 +1,7 @@
 """How fast is decoding here? Ratios measured interleaved in one run: `python -m loadtest.bench`.
 
 Plain decoding against transformers' generate, a pass of several rows against one row, a draft pass against a full
-one, the guide's `fixed` speculation against `off`, and where the time of a pass goes.
+one, speculation against none, and where the time of a pass goes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,7 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from loadtest.passes import PassTimer, profile_pass
-from swift_backend import SamplingParams, SwiftLLM
+from swift_backend import Completion, SamplingParams, SwiftLLM
 
 PROMPTS = (
     "Write a Python function that merges two sorted lists.",
@@ -29,6 +30,7 @@ PROMPTS = (
     "Translate into French: the weather is nice today and we are going to the beach.",
 )
 ROWS = (1, 2, 4, 8)
+MODES = ("off", "fixed", "auto")
 
 
 def main() -> None:
@@ -46,11 +48,11 @@ def main() -> None:
         "environment": environment(llm),
         "decode": decode_against_transformers(llm, arguments.tokens, arguments.rounds),
         "passes": PassTimer(llm).measure(ROWS, rounds=20 * arguments.rounds),
-        "speculation": fixed_against_off(llm, arguments.tokens, arguments.rounds),
+        "speculation": speculation_against_off(llm, arguments.tokens, arguments.rounds),
     }
     for title in ("decode", "passes", "speculation"):
         console.print(table(title, report[title]))
-    console.print(profile_pass(llm))
+    print(profile_pass(llm))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(report, indent=2))
@@ -105,23 +107,32 @@ def decode_against_transformers(llm: SwiftLLM, tokens: int, rounds: int) -> dict
     }
 
 
-def fixed_against_off(llm: SwiftLLM, tokens: int, rounds: int) -> dict[str, float]:
-    """Tokens per second of the guide's speculation over those of plain decoding, chat prompts, greedy."""
+def speculation_against_off(llm: SwiftLLM, tokens: int, rounds: int) -> dict[str, float]:
+    """Tokens per second of each speculation mode over those of plain decoding, chat prompts, greedy."""
     prompts = [llm.engine.tokenizer.encode_chat([{"role": "user", "content": p}]) for p in PROMPTS]
 
-    def run(prompt: list[int], mode: str) -> Any:
-        params = SamplingParams(max_tokens=tokens, speculation=mode, ignore_eos=True)
-        return llm.generate([prompt], params)[0]
+    def run(prompt: list[int], mode: str) -> Completion:
+        return llm.generate([prompt], SamplingParams(max_tokens=tokens, speculation=mode, ignore_eos=True))[0]
 
-    pairs = [(run(p, "off"), run(p, "fixed")) for _ in track(range(rounds), "speculation") for p in prompts]
-    drafted = sum(fixed.stats.draft_tokens for _, fixed in pairs)
-    off_seconds = sum(off.stats.decode_seconds for off, _ in pairs)
+    turns = track([prompt for _ in range(rounds) for prompt in prompts], "speculation")
+    answers = [{mode: run(prompt, mode) for mode in MODES} for prompt in turns]
+    figures: dict[str, float] = {}
+    for mode in MODES[1:]:
+        pairs = [(answer["off"], answer[mode]) for answer in answers]
+        figures |= {f"{mode}_{name}": value for name, value in compare(pairs).items()}
+    return figures
+
+
+def compare(pairs: Sequence[tuple[Completion, Completion]]) -> dict[str, float]:
+    """Figures of (plain, speculating) answers to the same prompts."""
+    stats = [speculating.stats for _, speculating in pairs]
+    drafted = sum(one.draft_tokens for one in stats)
     return {
-        "speedup": off_seconds / sum(fixed.stats.decode_seconds for _, fixed in pairs),
-        "acceptance_rate": sum(fixed.stats.accepted_draft_tokens for _, fixed in pairs) / max(drafted, 1),
-        "drafted_per_round": drafted / sum(fixed.stats.rounds for _, fixed in pairs),
-        "tokens_per_round": median(fixed.stats.tokens_per_round for _, fixed in pairs),
-        "identical_to_off": sum(off.token_ids == fixed.token_ids for off, fixed in pairs) / len(pairs),
+        "speedup": sum(off.stats.decode_seconds for off, _ in pairs) / sum(one.decode_seconds for one in stats),
+        "acceptance_rate": sum(one.accepted_draft_tokens for one in stats) / max(drafted, 1),
+        "drafted_per_round": drafted / sum(one.rounds for one in stats),
+        "tokens_per_round": median(one.tokens_per_round for one in stats),
+        "identical_to_off": sum(off.token_ids == other.token_ids for off, other in pairs) / len(pairs),
     }
 
 
