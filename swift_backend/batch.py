@@ -63,10 +63,6 @@ class RaggedBatch:
     views: list[AttentionView]
     window_views: list[AttentionView]
 
-    @property
-    def num_rows(self) -> int:
-        return self.token_ids.shape[0]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:

@@ -6,7 +6,7 @@ import difflib
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from swift_backend.errors import InvalidRequest
@@ -83,10 +83,6 @@ class SamplingParams:
             if name not in PARSERS:
                 raise InvalidRequest(name, f"{name} is not a sampling parameter{_nearest(name)}")
         return cls(**{name: value for name, value in values.items() if value is not None})
-
-    def merged(self, **changes: Any) -> SamplingParams:
-        """The same parameters with some replaced, checked again."""
-        return replace(self, **changes)
 
 
 def _nearest(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,7 +258,7 @@ def test_waiting_requests_can_be_cancelled_and_time_out(tiny_model: Callable[[st
     engine = SwiftLLM(str(tiny_model("qwen3")), dtype="float32", kv_cache_tokens=256, debug=True).engine
     news: dict[str, list[Output]] = {name: [] for name in ("runs", "cancelled", "late")}
     long = SamplingParams(max_tokens=250, ignore_eos=True, speculation="off")
-    for name, params in (("runs", long), ("cancelled", long), ("late", long.merged(timeout_ms=1))):
+    for name, params in (("runs", long), ("cancelled", long), ("late", replace(long, timeout_ms=1))):
         engine.submit(Request(name, [5] * 5, params, news[name].append))
     engine.step()
     engine.cancel("cancelled")
@@ -271,3 +272,20 @@ def test_waiting_requests_can_be_cancelled_and_time_out(tiny_model: Callable[[st
 def test_an_unknown_option_is_named() -> None:
     with pytest.raises(ConfigError, match="unknown engine option 'max_runing'"):
         SwiftLLM(Path("anywhere"), max_runing=3)
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "mode", "braked"),
+    [
+        ("coupled", "auto", True),
+        ("coupled", "fixed", False),
+        ("rejection", "auto", False),
+    ],
+)
+def test_only_auto_has_a_brake_and_only_where_the_clock_cannot_change_tokens(
+    tiny_model: Callable[[str], Path], acceptance: str, mode: str, braked: bool
+) -> None:
+    engine = SwiftLLM(tiny_model("qwen3"), "float32", acceptance=acceptance, kv_cache_tokens=64).engine
+    engine.submit(Request("a", PROMPT, SamplingParams(max_tokens=8, ignore_eos=True, speculation=mode), print))
+    engine.step()
+    assert (engine._running[0].brake is not None) == braked
