@@ -5,15 +5,18 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from time import monotonic
 
+from swift_backend.admission import Limits
 from swift_backend.batch import RowGroup
 from swift_backend.config import EngineConfig
-from swift_backend.errors import EngineFailure, InvalidRequest, SwiftError
+from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.inbox import Inbox
 from swift_backend.loading import LoadedModel, load_model
+from swift_backend.processors import make_processors
 from swift_backend.scheduler import Work, plan_step
-from swift_backend.sequence import Output, Request, Sequence
+from swift_backend.sequence import Output, Request, Sequence, TokenLogprob
 from swift_backend.speculation.brake import Brake
 from swift_backend.speculation.draft import Draft
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
@@ -36,10 +39,11 @@ class Engine:
         self.model = model
         self.runner = model.runner
         self.tokenizer = model.tokenizer
-        self.context_length = self.runner.decoder.config.context_length
-        self.vocab_size = self.runner.decoder.config.vocab_size
-        self._eos_ids = frozenset(self.runner.decoder.config.eos_ids)
         self._cache = self.runner.cache
+        shape = self.runner.decoder.config
+        self.context_length = shape.context_length
+        self._limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
+        self._eos_ids = frozenset(shape.eos_ids)
         self._inbox = Inbox(config.max_waiting)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -49,7 +53,10 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request; InvalidRequest when it can never run, Unavailable when there is no room to wait."""
-        self._check(request)
+        self._limits.check(request)
+        words = request.params.bad_words
+        if words:
+            request = replace(request, bad_word_ids=self.tokenizer.bad_word_ids(words))
         self._inbox.submit(request)
 
     def cancel(self, request_id: str) -> None:
@@ -104,28 +111,6 @@ class Engine:
         """No request waits or runs."""
         return not self._running and not self._waiting
 
-    def _check(self, request: Request) -> None:
-        prompt, params = request.prompt_ids, request.params
-        if not prompt:
-            raise InvalidRequest("input_ids", "input_ids must hold at least one token")
-        wrong = next((t for t in prompt if not 0 <= t < self.vocab_size), None)
-        if wrong is not None:
-            raise InvalidRequest("input_ids", f"input_ids must be in [0, {self.vocab_size - 1}], got {wrong}")
-        if len(prompt) >= self.context_length:
-            limit = self.context_length - 1
-            raise InvalidRequest("input_ids", f"input_ids must hold at most {limit} tokens, got {len(prompt)}")
-        needed = len(prompt) + self._max_tokens(request)
-        if needed > self._cache.capacity:
-            held = f"prompt and max_tokens need {needed} cache slots, the server has {self._cache.capacity}"
-            raise InvalidRequest("max_tokens", f"max_tokens is too large: {held}")
-        asked = params.max_draft_tokens
-        if asked is not None and asked > self.config.max_draft_tokens:
-            limit = self.config.max_draft_tokens
-            raise InvalidRequest("max_draft_tokens", f"max_draft_tokens must be in [0, {limit}], got {asked}")
-
-    def _max_tokens(self, request: Request) -> int:
-        return min(request.params.max_tokens, self.context_length - len(request.prompt_ids))
-
     def _receive(self) -> None:
         mail = self._inbox.take()
         for request in mail.requests:
@@ -143,9 +128,10 @@ class Engine:
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
         text = TextStream(self.tokenizer, request.prompt_ids, params)
+        processors = make_processors(params, request.prompt_ids, request.bad_word_ids, self._eos_ids)
         # The brake looks at the clock; by rejection, unlike by coupling, the tokens depend on what was drafted.
         brake = Brake() if params.speculation == "auto" and self.config.acceptance == "coupled" else None
-        return Sequence(request, self._max_tokens(request), seed, text, brake=brake)
+        return Sequence(request, self._limits.output_limit(request), seed, text, processors, brake=brake)
 
     def _end_withdrawn(self, cancelled: set[str]) -> None:
         now = monotonic()
@@ -192,7 +178,6 @@ class Engine:
         self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], verify_seconds: float
     ) -> None:
         """Make the accepted tokens part of their sequences and emit them; end what is finished."""
-        now = monotonic()
         self._serve_last([work.sequence for work in plan])
         only_decoding = not any(work.sequence.prefilling for work in plan)
         share = verify_seconds / len(plan)
@@ -205,40 +190,44 @@ class Engine:
             first = sequence.num_output_tokens
             text = append_until_stop(sequence, verdict.token_ids, self._eos_ids)
             committed = sequence.num_output_tokens - first
-            self._cache.commit(sequence.extent, committed - 1)
+            self._cache.commit(sequence.extent, max(committed - 1, 0))
             if first:
                 accepted = min(verdict.num_accepted, committed)
                 sequence.note_round(len(draft), accepted, draft.seconds, share)
                 if sequence.brake is not None and only_decoding:  # a prompt's chunk would make drafts look cheap
                     sequence.brake.note_round(accepted, draft.seconds, share)
-            sequence.note_tokens(now)
-            self._emit(sequence, text, sequence.tokens[-committed:])
+            logprobs = verdict.logprobs[:committed]
+            if committed:
+                sequence.note_tokens(logprobs, monotonic())
+            error = None
+            if verdict.broken and not sequence.finished:
+                error = EngineFailure(f"the model's logits at position {len(sequence.tokens)} are no finite numbers")
+                sequence.finish_reason = "error"
+                text += sequence.text.flush()
+            self._emit(sequence, text, committed, logprobs, error)
 
     def _serve_last(self, served: list[Sequence]) -> None:
         """Put those who had their turn behind those who had not."""
         turn = set(map(id, served))
         self._running.sort(key=lambda sequence: id(sequence) in turn)
 
-    def _emit(self, sequence: Sequence, text: str, token_ids: Seq[int]) -> None:
+    def _emit(
+        self,
+        sequence: Sequence,
+        text: str,
+        num_tokens: int = 0,
+        logprobs: tuple[TokenLogprob, ...] = (),
+        error: SwiftError | None = None,
+    ) -> None:
         """Send a delta, with the reason if it is the last; a finished sequence leaves the engine."""
         if sequence.finished:
             self._release(sequence)
-        request = sequence.request
-        request.on_output(
-            Output(
-                request_id=request.request_id,
-                text=text,
-                token_ids=tuple(token_ids),
-                finish_reason=sequence.finish_reason,
-                num_prompt_tokens=sequence.num_prompt_tokens,
-                stats=sequence.stats(),
-            )
-        )
+        sequence.request.on_output(sequence.news(text, num_tokens, logprobs, error))
 
     def _end(self, sequence: Sequence, reason: str) -> None:
         """End a sequence from outside, cancelled or timeout; what was held back of its text goes out."""
         sequence.finish_reason = reason
-        self._emit(sequence, sequence.text.flush(), ())
+        self._emit(sequence, sequence.text.flush())
 
     def _open_sequences(self) -> list[Sequence]:
         """Everything not finished yet, mail that nobody looked at included."""

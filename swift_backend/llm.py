@@ -15,7 +15,7 @@ from swift_backend.config import EngineConfig
 from swift_backend.engine import Engine
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import SamplingParams
-from swift_backend.sequence import Output, Request, RequestStats
+from swift_backend.sequence import Output, Request, RequestStats, TokenLogprob
 
 Prompt = str | list[int]
 UNBOUNDED = 2**31 - 1
@@ -26,6 +26,7 @@ class Completion:
     """A finished answer.
 
     text: the answer; token_ids: its ids, the end-of-sequence token included; finish_reason: stop, length or timeout.
+    logprobs: one for each of token_ids where params.logprobs asked for them, else empty; cumulative_logprob their sum.
     """
 
     text: str
@@ -33,6 +34,8 @@ class Completion:
     finish_reason: str
     num_prompt_tokens: int
     stats: RequestStats
+    logprobs: tuple[TokenLogprob, ...] = ()
+    cumulative_logprob: float = 0.0
 
 
 class SwiftLLM:
@@ -59,7 +62,8 @@ class SwiftLLM:
     ) -> list[Completion]:
         """Answers in the order of the prompts (text or token ids), decoded together.
 
-        params: for all prompts or one for each. Raises InvalidRequest before anything runs.
+        params: for all prompts or one for each. Raises InvalidRequest before anything runs, and EngineFailure where the
+        model's logits are no numbers.
         """
         many = _as_list(prompts)
         params = SamplingParams() if params is None else params
@@ -98,6 +102,8 @@ class SwiftLLM:
                 while news:
                     output = news.popleft()
                     finished = output.finished
+                    if output.error is not None:
+                        raise output.error
                     yield output
         finally:
             if not finished:
@@ -133,6 +139,11 @@ def _token_ids(prompt: Seq[Any]) -> list[int]:
 
 def _completion(outputs: Seq[Output]) -> Completion:
     last = outputs[-1]
+    if last.error is not None:
+        raise last.error
     ids = [token for output in outputs for token in output.token_ids]
     text = "".join(output.text for output in outputs)
-    return Completion(text, ids, last.finish_reason, last.num_prompt_tokens, last.stats)
+    logprobs = tuple(one for output in outputs for one in output.logprobs)
+    return Completion(
+        text, ids, last.finish_reason, last.num_prompt_tokens, last.stats, logprobs, last.cumulative_logprob
+    )

@@ -59,15 +59,31 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The full model's own opinion of a token: log softmax of its logits, before penalties, bias and temperature.
+
+    top: the likeliest (token id, logprob), best first, as many as the request's `logprobs`.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """One step's news about a request: a delta, and at the end why it ended.
 
     finish_reason: "" until the last output, then stop, length, cancelled or timeout, or error with `error` set.
+    logprobs: one for each of token_ids where the request asks for them, else empty. cumulative_logprob: their sum
+    over the whole answer so far.
     """
 
     request_id: str
     text: str = ""
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    cumulative_logprob: float = 0.0
     finish_reason: str = ""
     num_prompt_tokens: int = 0
     stats: RequestStats = RequestStats()
@@ -80,13 +96,17 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A valid request on its way to the engine; `on_output` is called on the engine thread and must not block."""
+    """A valid request on its way to the engine; `on_output` is called on the engine thread and must not block.
+
+    bad_word_ids: the id sequences of params.bad_words; the engine fills them in.
+    """
 
     request_id: str
     prompt_ids: list[int]
     params: SamplingParams
     on_output: Callable[[Output], None]
     arrived: float = field(default_factory=monotonic)
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
 
     @property
     def deadline(self) -> float | None:
@@ -107,11 +127,13 @@ class Sequence:
     max_tokens: int
     seed: int
     text: Any  # text.stream.TextStream: turns committed ids into emitted text
+    processors: Any = None  # processors.Processors, for requests that change their logits
     tokens: list[int] = field(default_factory=list)
     extent: Extent | None = None
     layer_set: Any = None  # speculation.layer_set.LayerSet, chosen at the end of prefill
     brake: Any = None  # speculation.brake.Brake, for requests whose drafting must pay
     similarity: torch.Tensor | None = None
+    cumulative_logprob: float = 0.0
     finish_reason: str = ""
     rounds: int = 0
     draft_tokens: int = 0
@@ -159,6 +181,12 @@ class Sequence:
     def finished(self) -> bool:
         return self.finish_reason != ""
 
+    def append(self, token_id: int) -> None:
+        """Commit a token."""
+        self.tokens.append(token_id)
+        if self.processors is not None:
+            self.processors.append(token_id)
+
     def note_round(self, drafted: int, accepted: int, draft_seconds: float, verify_seconds: float) -> None:
         """Count a decode round: accepted are committed tokens only, seconds this request's share of the passes."""
         self.rounds += 1
@@ -167,10 +195,27 @@ class Sequence:
         self.draft_seconds += draft_seconds
         self.verify_seconds += verify_seconds
 
-    def note_tokens(self, now: float) -> None:
-        """Remember when the first and the last token were committed."""
+    def note_tokens(self, logprobs: tuple[TokenLogprob, ...], now: float) -> None:
+        """Remember when the first and the last token were committed, and how likely all were."""
         self.first_token_at = self.first_token_at or now
         self.last_token_at = now
+        self.cumulative_logprob += sum(one.logprob for one in logprobs)
+
+    def news(
+        self, text: str, num_tokens: int, logprobs: tuple[TokenLogprob, ...] = (), error: SwiftError | None = None
+    ) -> Output:
+        """The output for a text and the newest num_tokens tokens."""
+        return Output(
+            request_id=self.request.request_id,
+            text=text,
+            token_ids=tuple(self.tokens[len(self.tokens) - num_tokens :]),
+            logprobs=logprobs,
+            cumulative_logprob=self.cumulative_logprob,
+            finish_reason=self.finish_reason,
+            num_prompt_tokens=self.num_prompt_tokens,
+            stats=self.stats(),
+            error=error,
+        )
 
     def stats(self) -> RequestStats:
         """A snapshot for the client."""

@@ -16,10 +16,10 @@ def append_until_stop(sequence: Sequence, token_ids: Iterable[int], eos_ids: Col
     """
     params, pieces = sequence.params, []
     for token in token_ids:
-        sequence.tokens.append(token)
+        sequence.append(token)
         stopped = token in params.stop_token_ids or (token in eos_ids and not params.ignore_eos)
         if not stopped or params.include_stop_str_in_output:
-            text, matched = sequence.text.push(token)
+            text, matched = sequence.text.push(token, may_stop=sequence.num_output_tokens >= params.min_tokens)
             pieces.append(text)
             if matched:
                 sequence.finish_reason = "stop"

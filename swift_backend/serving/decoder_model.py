@@ -13,9 +13,10 @@ from swift_backend.engine import Engine
 from swift_backend.engine_thread import EngineThread
 from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.sequence import Request
+from swift_backend.serving.answer import stop_arrays
 from swift_backend.serving.reply import Reply
 from swift_backend.serving.responder import Responder
-from swift_backend.serving.tensors import Call, read_call, read_flag, stop_arrays
+from swift_backend.serving.tensors import Call, read_call, read_flag
 from swift_backend.serving.triton_errors import printable
 from swift_backend.serving.triton_request import TritonRequest, engine_options
 
@@ -57,9 +58,10 @@ class TritonPythonModel:
         return self._engine_thread.alive
 
     def _accept(self, request: Any) -> None:
-        reply = Reply(str(next(self._numbers)), request.request_id(), request.get_response_sender())
+        inputs, reply = TritonRequest(request), Reply(str(next(self._numbers)), request.get_response_sender())
         try:
-            self._start(TritonRequest(request), reply)
+            reply.client_id = inputs.client_id()
+            self._start(inputs, reply)
         except SwiftError as error:
             self._refuse(reply, error)
         except Exception as error:  # ours; raised from execute it would end the other requests of this call too
@@ -74,12 +76,17 @@ class TritonPythonModel:
         reply.stream = call.stream
         if not call.exclude_input:
             reply.prompt_text = lambda: self._prompt_text(call)
+        if call.params.logprobs is not None:
+            reply.token_text = self._token_text
         self._responder.open(reply)
         self._engine.submit(Request(reply.request_id, call.prompt_ids, call.params, self._responder.on_output))
 
     def _prompt_text(self, call: Call) -> str:
         skip = call.params.skip_special_tokens
         return self._engine.tokenizer.decode(call.prompt_ids, skip_special_tokens=skip)
+
+    def _token_text(self, token_id: int) -> str:
+        return self._engine.tokenizer.decode([token_id], skip_special_tokens=False)
 
     def _refuse(self, reply: Reply, error: SwiftError) -> None:
         """Queue the error behind whatever was said already, so that only one thread talks to this client."""

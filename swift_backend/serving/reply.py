@@ -10,7 +10,8 @@ import triton_python_backend_utils as pb_utils
 
 from swift_backend.errors import Cancelled
 from swift_backend.sequence import Output
-from swift_backend.serving.tensors import Array, merge, output_arrays
+from swift_backend.serving.answer import merge, output_arrays
+from swift_backend.serving.tensors import Array
 from swift_backend.serving.triton_errors import triton_error
 from swift_backend.serving.triton_request import inference_response
 
@@ -19,16 +20,18 @@ from swift_backend.serving.triton_request import inference_response
 class Reply:
     """The way back to one client. Used by one thread at a time.
 
-    request_id: the engine's, unique. client_id: Triton's, may be empty or used twice.
+    request_id: the engine's, unique. client_id: the client's, may be empty or used twice.
     stream: one response per delivery; otherwise everything waits in `held` for the one and only response.
     prompt_text: called once, before the first text, where the client wants its prompt back.
+    token_text: how a token reads, where the client wants logprobs.
     """
 
     request_id: str
-    client_id: str
     sender: Any  # pb_utils.InferenceResponseSender
+    client_id: str = ""
     stream: bool = False
     prompt_text: Callable[[], str] | None = None
+    token_text: Callable[[int], str] | None = None
     held: list[Output] = field(default_factory=list)
     client_left: bool = False
     failure: Exception | None = None
@@ -90,7 +93,7 @@ class Reply:
         if self.prompt_text is not None:
             news = replace(news, text=self.prompt_text() + news.text)
             self.prompt_text = None
-        return output_arrays(news)
+        return output_arrays(news, self.token_text)
 
     def _send(self, arrays: dict[str, Array]) -> None:
         self.sender.send(inference_response(arrays))

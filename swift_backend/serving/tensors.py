@@ -1,9 +1,7 @@
-"""What does a request say, and what do we answer? Pure conversions of tensors and our dataclasses, without Triton."""
+"""What does a request say? Pure conversions of tensors to our dataclasses, without Triton."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,7 +10,8 @@ from numpy.typing import NDArray
 
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import SamplingParams
-from swift_backend.sequence import Output
+from swift_backend.request_keys import KEYS, parse_key, shown
+from swift_backend.serving.strict_json import is_unicode, read_json, read_json_object, same
 
 Array = NDArray[Any]
 Messages = list[dict[str, str]]
@@ -22,12 +21,13 @@ RESERVED_PARAMETERS = frozenset(
     {"id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
 )
 RESERVED_PREFIX = "triton_"
-# Accepted for compatibility with Triton's vLLM backend: what they ask for is always sent.
+# Accepted for compatibility with Triton's vLLM backend: what they ask for is always sent, but logprobs.
 COMPATIBILITY_FLAGS = (
     "return_finish_reason",
     "return_num_input_tokens",
     "return_num_output_tokens",
     "return_cumulative_logprob",
+    "return_logprobs",
 )
 MESSAGE_KEYS = {"role", "content"}
 
@@ -56,8 +56,6 @@ def read_call(inputs: Inputs) -> Call:
     """The request of `swift_decoder`; InvalidRequest names the first field that is wrong."""
     for name in COMPATIBILITY_FLAGS:
         read_flag(inputs, name)
-    if read_flag(inputs, "return_logprobs"):
-        raise InvalidRequest("return_logprobs", "return_logprobs is not supported yet, got true")
     return Call(
         prompt_ids=_token_ids(inputs, "input_ids"),
         params=_sampling_params(inputs),
@@ -91,61 +89,34 @@ def read_flag(inputs: Inputs, name: str, default: bool = False) -> bool:
     return bool(array[0])
 
 
-def merge(outputs: Sequence[Output]) -> Output:
-    """Consecutive outputs of one request as one: texts and ids in a row, the rest as the last says."""
-    token_ids = tuple(token for output in outputs for token in output.token_ids)
-    return replace(outputs[-1], text="".join(output.text for output in outputs), token_ids=token_ids)
-
-
-def output_arrays(output: Output) -> dict[str, Array]:
-    """The ten outputs of one response; each has shape [1] but output_ids, which has one element a token."""
-    stats = output.stats
-    return {
-        "text_output": string_array(output.text),
-        "output_ids": np.array(output.token_ids, dtype=np.int32),
-        "finish_reason": string_array(output.finish_reason),
-        "num_input_tokens": np.array([output.num_prompt_tokens], dtype=np.uint32),
-        "num_output_tokens": np.array([len(output.token_ids)], dtype=np.uint32),
-        "cumulative_logprob": np.zeros(1, dtype=np.float32),
-        "logprobs": string_array(""),
-        "total_draft_tokens": np.array([stats.draft_tokens], dtype=np.int32),
-        "total_accepted_draft_tokens": np.array([stats.accepted_draft_tokens], dtype=np.int32),
-        "acceptance_rate": np.array([stats.acceptance_rate], dtype=np.float32),
-    }
-
-
-def stop_arrays(cancelled: bool) -> dict[str, Array]:
-    """The answer to the `stop` control."""
-    return {"cancelled": np.array([cancelled])}
-
-
-def input_id_arrays(token_ids: Sequence[int]) -> dict[str, Array]:
-    """The answer of `swift_tokenizer`: input_ids INT32 [-1]."""
-    return {"input_ids": np.array(token_ids, dtype=np.int32)}
-
-
-def string_array(text: str) -> Array:
-    """A STRING [1] tensor."""
-    return np.array([text.encode()], dtype=np.object_)
-
-
 def _sampling_params(inputs: Inputs) -> SamplingParams:
-    """The keys of sampling_parameters and the request parameters; both may hold one, with the same value."""
-    text = _string(inputs, "sampling_parameters")
-    values = {} if text is None else _json_object("sampling_parameters", text)
+    """The keys of sampling_parameters (an empty string is none) and the request parameters, checked."""
+    values = read_json_object("sampling_parameters", _string(inputs, "sampling_parameters") or "{}")
     for key, value in _request_parameters(inputs).items():
-        if values.get(key, value) != value:
-            both = f"{values[key]!r} in sampling_parameters and {value!r} as a request parameter"
-            raise InvalidRequest(key, f"{key} is given twice with different values: {both}")
-        values.setdefault(key, value)
-    if values.pop("logprobs", None) is not None:
-        raise InvalidRequest("logprobs", "logprobs is not supported yet: leave it out")
-    return SamplingParams.from_mapping(values)
+        if values.get(key) is None:
+            values[key] = value
+        else:
+            _check_same(key, values[key], value)
+    params = SamplingParams.from_mapping(values)
+    for key in ("stop", "bad_words"):
+        if not all(map(is_unicode, getattr(params, key))):
+            raise InvalidRequest(key, f"{key} holds half a surrogate pair, which is no text")
+    if params.logprobs is None and read_flag(inputs, "return_logprobs"):
+        return replace(params, logprobs=0)
+    return params
+
+
+def _check_same(key: str, inner: Any, outer: Any) -> None:
+    """The same key in both places must mean the same."""
+    known = key in KEYS
+    if not same(*(parse_key(key, value) if known else value for value in (inner, outer))):
+        both = f"{shown(inner)} in sampling_parameters and {shown(outer)} as a request parameter"
+        raise InvalidRequest(key[:80], f"{key[:80]} is given twice with different values: {both}")
 
 
 def _request_parameters(inputs: Inputs) -> dict[str, Any]:
     """The request parameters that are ours."""
-    values = _json_object("parameters", inputs.parameters() or "{}")
+    values = read_json_object("parameters", inputs.parameters() or "{}")
     ours = values.keys() - RESERVED_PARAMETERS
     return {key: value for key, value in values.items() if key in ours and not key.startswith(RESERVED_PREFIX)}
 
@@ -181,7 +152,7 @@ def _one_element(name: str, array: Array) -> None:
 
 
 def _messages(text: str) -> Messages:
-    messages = _json("messages", text)
+    messages = read_json("messages", text)
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages", "messages must be a JSON list of at least one {role, content}")
     for position, message in enumerate(messages):
@@ -196,24 +167,5 @@ def _check_message(name: str, message: Any) -> None:
     for key, value in message.items():
         if not isinstance(value, str):
             raise InvalidRequest("messages", f"{name}.{key} must be a string, got {type(value).__name__}")
-        if not _is_unicode(value):
+        if not is_unicode(value):
             raise InvalidRequest("messages", f"{name}.{key} holds half a surrogate pair, which is no text")
-
-
-def _is_unicode(text: str) -> bool:
-    """JSON escapes can spell lone surrogates, which no tokenizer takes."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _json_object(name: str, text: str) -> dict[str, Any]:
-    value = _json(name, text)
-    if not isinstance(value, dict):
-        raise InvalidRequest(name, f"{name} must be a JSON object, got {type(value).__name__}")
-    return value
-
-
-def _json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(name, f"{name} is not valid JSON: {error}") from None

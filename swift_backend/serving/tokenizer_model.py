@@ -10,7 +10,9 @@ import triton_python_backend_utils as pb_utils
 from swift_backend.config import EngineConfig, resolve_dtype
 from swift_backend.errors import InvalidRequest, SwiftError
 from swift_backend.model.checkpoint import resolve_model
-from swift_backend.serving.tensors import input_id_arrays, read_prompt
+from swift_backend.model.config import read_config
+from swift_backend.serving.answer import input_id_arrays
+from swift_backend.serving.tensors import read_prompt
 from swift_backend.serving.triton_errors import printable, triton_error
 from swift_backend.serving.triton_request import TritonRequest, engine_options, inference_response
 from swift_backend.text.tokenizer import Tokenizer
@@ -20,11 +22,12 @@ class TritonPythonModel:
     """What Triton's Python backend calls; several instances may run, each in a process of its own."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the tokenizer only; TritonModelException says in one sentence why that failed."""
+        """Load the tokenizer and the config, no weights; TritonModelException says in one sentence why that failed."""
         try:
             config = EngineConfig.from_sources(engine_options(args))
             directory = resolve_model(config.model, resolve_dtype(config.dtype), progress=pb_utils.Logger.log_info)
             self._tokenizer = Tokenizer.load(directory)
+            self._model = read_config(directory)
         except SwiftError as error:
             raise pb_utils.TritonModelException(printable(str(error))) from None
 
@@ -33,10 +36,11 @@ class TritonPythonModel:
         return [self._respond(request) for request in requests]
 
     def _respond(self, request: Any) -> pb_utils.InferenceResponse:
+        inputs, label = TritonRequest(request), "''"
         try:
-            return inference_response(input_id_arrays(self._encode(TritonRequest(request))))
+            label = repr(inputs.client_id())
+            return inference_response(input_id_arrays(self._encode(inputs)))
         except Exception as error:  # raised from execute it would end the other requests of this call too
-            label = repr(request.request_id())
             if not isinstance(error, SwiftError):
                 pb_utils.Logger.log_error(printable(f"request {label}: {traceback.format_exc().rstrip()}"))
             return pb_utils.InferenceResponse(error=triton_error(error, label))
@@ -47,6 +51,16 @@ class TritonPythonModel:
             field, token_ids = "text_input", self._tokenizer.encode(prompt)
         else:
             field, token_ids = "messages", self._tokenizer.encode_chat(prompt)
+        self._check(field, token_ids)
+        return token_ids
+
+    def _check(self, field: str, token_ids: list[int]) -> None:
+        """The engine checks ids too, but cannot know what the client calls them."""
+        limit, vocab_size = self._model.context_length - 1, self._model.vocab_size
         if not token_ids:
             raise InvalidRequest(field, f"{field} gives no tokens at all")
-        return token_ids
+        if len(token_ids) > limit:
+            raise InvalidRequest(field, f"{field} must be at most {limit} tokens long, got {len(token_ids)}")
+        if max(token_ids) >= vocab_size:
+            allowed = f"whose ids are in [0, {vocab_size - 1}]"
+            raise InvalidRequest(field, f"{field} must consist of tokens {allowed}, got {max(token_ids)}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from swift_backend.errors import InvalidRequest
 from swift_backend.serving.tensors import Array
 
 # Parameters in config.pbtxt that Triton's Python backend reads for itself.
@@ -25,8 +27,12 @@ class TritonRequest:
         return None if tensor is None else tensor.as_numpy()
 
     def parameters(self) -> str:
-        """The request parameters as JSON."""
-        return str(self._request.parameters())
+        """The request parameters as JSON; InvalidRequest where one of them is not UTF-8."""
+        return _text("parameters", self._request.parameters)
+
+    def client_id(self) -> str:
+        """What the client calls its request, "" for nothing; InvalidRequest where that is not UTF-8."""
+        return _text("id", self._request.request_id)
 
 
 def engine_options(args: dict[str, str]) -> dict[str, str]:
@@ -38,3 +44,11 @@ def engine_options(args: dict[str, str]) -> dict[str, str]:
 def inference_response(arrays: dict[str, Array]) -> pb_utils.InferenceResponse:
     """A response with one tensor per array."""
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in arrays.items()])
+
+
+def _text(name: str, ask: Callable[[], str]) -> str:
+    """HTTP lets any bytes through to here, and pb_utils decodes them when they are asked for."""
+    try:
+        return ask()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(name, f"{name} is not valid UTF-8: {error.reason} at byte {error.start}") from None

@@ -27,22 +27,30 @@ def accept_coupled(draft: Seq[int], target: Seq[int]) -> list[int]:
 
 def accept_rejection(
     draft: Seq[int],
-    draft_probs: Seq[torch.Tensor],
-    target_probs: Seq[torch.Tensor],
+    draft_probs: Seq[torch.Tensor] | None,
+    target_probs: Seq[torch.Tensor] | torch.Tensor,
     accept_at: Callable[[int], float],
     draw_at: Callable[[int, torch.Tensor], int],
 ) -> list[int]:
     """Speculative sampling (Leviathan et al. 2023, Chen et al. 2023): accept with min(1, p/q), else recover.
 
     draft_probs, target_probs: float64 [vocab] each, one more of the target's; a draft's probability must be the one
-    it was drawn with. accept_at(i) is uniform in (0, 1); draw_at(i, weights) draws a token in proportion to weights.
+    it was drawn with, and None stands for a draft that was found, not drawn: its q is one-hot. accept_at(i) is uniform
+    in (0, 1); draw_at(i, weights) draws a token in proportion to weights.
     """
     assert len(target_probs) == len(draft) + 1
     for i, token in enumerate(draft):
-        p, q = target_probs[i], draft_probs[i]
+        p = target_probs[i]
+        q = _one_hot(p, token) if draft_probs is None else draft_probs[i]
         if accept_at(i) * float(q[token]) >= float(p[token]):
             return [*draft[:i], draw_at(i, residual(p, q))]
     return [*draft, draw_at(len(draft), target_probs[len(draft)])]
+
+
+def _one_hot(like: torch.Tensor, token: int) -> torch.Tensor:
+    q = torch.zeros_like(like)
+    q[token] = 1.0
+    return q
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

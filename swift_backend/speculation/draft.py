@@ -15,8 +15,8 @@ from swift_backend.sequence import Sequence
 class Draft:
     """Tokens proposed for the next positions of a sequence; empty means "no idea", which is normal.
 
-    probs: for each token the distribution, float64 [vocab], that it was drawn from; None where acceptance does not
-    need it. seconds: this sequence's share of the time that drafting took.
+    probs: for each token the distribution, float64 [vocab], that it was drawn from; None for drafts that were found
+    rather than drawn, and where acceptance does not need it. seconds: this sequence's share of the drafting time.
     """
 
     token_ids: tuple[int, ...] = ()

@@ -8,9 +8,10 @@ from time import perf_counter
 import torch
 
 from swift_backend.batch import RowGroup
+from swift_backend.noise import Purpose
 from swift_backend.params import SamplingParams
 from swift_backend.runner import Runner
-from swift_backend.sampling import Draw, Purpose, draw_from, draw_tokens, probabilities
+from swift_backend.sampling import Draw, draw_from, draw_tokens, mend, probabilities
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.draft import Draft
 from swift_backend.speculation.layer_set import LayerSet
@@ -54,17 +55,17 @@ class LayerSkipDrafter:
     @torch.inference_mode()
     def _extend(self, paths: list[_Path], kept: Seq[int]) -> None:
         """One draft pass: each path grows by a token or closes."""
-        logits = self._runner.forward([path.row() for path in paths], kept)
+        logits, usable = mend(self._runner.forward([path.row() for path in paths], kept))
         sure = torch.exp(logits.max(dim=-1).values - torch.logsumexp(logits, dim=-1)).tolist()
         purpose = Purpose.DRAFT if self._with_probs else Purpose.TOKEN
         draws = [path.draw(purpose) for path in paths]
-        if not self._with_probs:
-            for path, token, confidence in zip(paths, draw_tokens(logits, draws), sure, strict=True):
-                path.append(token, confidence, None)
-            return
-        for path, draw, row, confidence in zip(paths, draws, logits, sure, strict=True):
-            probs = probabilities(row, draw.params)
-            path.append(draw_from(probs, draw), confidence, probs)
+        if self._with_probs:
+            probs = list(probabilities(logits, draws))
+            tokens = [draw_from(row, draw) for row, draw in zip(probs, draws, strict=True)]
+        else:
+            probs, tokens = [], draw_tokens(logits, draws)
+        for i, path in enumerate(paths):
+            path.append(tokens[i], sure[i] if usable[i] else -1.0, probs[i] if probs else None)
 
 
 class _Path:
@@ -92,8 +93,7 @@ class _Path:
         return RowGroup((token,), sequence.kv_len + len(self._tokens), sequence.extent.start, 1)
 
     def draw(self, purpose: Purpose) -> Draw:
-        position = len(self._sequence.tokens) + len(self._tokens)
-        return Draw(self._sequence.params, self._sequence.seed, position, purpose)
+        return Draw.after(self._sequence, self._tokens, purpose)
 
     def append(self, token: int, confidence: float, probs: torch.Tensor | None) -> None:
         if confidence < self._threshold:

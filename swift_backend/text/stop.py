@@ -18,14 +18,18 @@ class StopMatcher:
         self._held = ""
         self._matched = False
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Takes the next piece; returns what may be sent now and whether a stop string is complete."""
+    def push(self, text: str, *, may_stop: bool = True) -> tuple[str, bool]:
+        """Takes the next piece; returns what may be sent now and whether a stop string is complete.
+
+        A stop string that ends in a piece with may_stop false does not count.
+        """
         if self._matched:
             return "", True
         if not self._stops:
             return text, False
+        num_old = len(self._held)
         text = self._held + text
-        end = self._end_of_match(text)
+        end = self._end_of_match(text, num_old) if may_stop else None
         if end is not None:
             self._held, self._matched = "", True
             return text[:end], True
@@ -38,9 +42,10 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _end_of_match(self, text: str) -> int | None:
-        """How much of `text` stays if a stop string is complete in it."""
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+    def _end_of_match(self, text: str, num_old: int) -> int | None:
+        """How much of `text` stays if a stop string is complete in it and ends after the first num_old characters."""
+        firsts = [(stop, text.find(stop, max(0, num_old + 1 - len(stop)))) for stop in self._stops]
+        found = [(start + len(stop), start) for stop, start in firsts if start >= 0]
         if not found:
             return None
         end, start = min(found)

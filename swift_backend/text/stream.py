@@ -17,9 +17,12 @@ class TextStream:
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids, params.skip_special_tokens)
         self._matcher = StopMatcher(params.stop, params.include_stop_str_in_output)
 
-    def push(self, token_id: int) -> tuple[str, bool]:
-        """Text that may be emitted after this token, and whether a stop string is complete."""
-        return self._matcher.push(self._detokenizer.push(token_id))
+    def push(self, token_id: int, *, may_stop: bool = True) -> tuple[str, bool]:
+        """Text that may be emitted after this token, and whether a stop string is complete.
+
+        may_stop: false before min_tokens, where stop strings that end in the token's text do not count.
+        """
+        return self._matcher.push(self._detokenizer.push(token_id), may_stop=may_stop)
 
     def flush(self) -> str:
         """What was held back; once, at the end of a request that no stop string ended."""

@@ -1,4 +1,4 @@
-"""Sampled tokens are the full model's own: the same with and without drafts, and of the right distribution."""
+"""Sampled tokens are the full model's own: the same with and without drafts, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from swift_backend import SamplingParams, SwiftLLM
 from swift_backend.speculation.layer_set import LayerSet
-from tests.chi_square import p_value
-from tests.conftest import TINY_VOCABULARY, save_tiny_model, tiny_config
+from tests.conftest import TINY_VOCABULARY
 
 SETTINGS = [
     {"temperature": 1.0},
@@ -64,50 +62,6 @@ def test_seeds_matter(tiny_model: Callable[[str], Path]) -> None:
 
     assert answer(42) == answer(42)
     assert len({tuple(answer(seed)) for seed in (42, 43, None, None)}) == 4
-
-
-@pytest.fixture(scope="module")
-def twelve(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = tiny_config("llama", vocab_size=12, num_hidden_layers=6, eos_token_id=None, initializer_range=0.15)
-    return save_tiny_model(tmp_path_factory.mktemp("twelve"), config)
-
-
-def exact_pairs(directory: Path, prompt: list[int], temperature: float, top_k: int) -> torch.Tensor:
-    """P(third token, fourth token | prompt) by transformers over all first three tokens, float64 [12 * 12]."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    starts = torch.cartesian_prod(*[torch.arange(12)] * 3)  # [1728, 3]
-    with torch.no_grad():
-        ids = torch.cat((torch.tensor([prompt]).expand(len(starts), -1), starts), dim=1)
-        scores = model(ids).logits[:, len(prompt) - 1 :].double() / temperature  # [1728, 4, 12]
-    if top_k:
-        scores = scores.masked_fill(scores < scores.topk(top_k).values[..., -1:], -torch.inf)
-    probs = torch.softmax(scores, dim=-1)
-    weight = probs[:, :3].gather(2, starts.unsqueeze(2)).prod(dim=1)  # [1728, 1]
-    return (weight * probs[:, 3]).view(144, 12, 12).sum(dim=0).flatten()
-
-
-@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
-@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.6, 5)])
-def test_tokens_of_a_round_follow_the_models_distribution(
-    twelve: Path, acceptance: str, temperature: float, top_k: int
-) -> None:
-    """Drafted, recovered and bonus tokens at any place of a draft; 3,000 seeds.
-
-    SWIFT B1, vLLM #9834, openvino.genai #4190. The first token is prefill's; drafts are up to three tokens long.
-    """
-    prompt, draws = [3, 4, 5], 3000
-    llm = load(twelve, acceptance=acceptance, max_running=200, debug=False, max_step_tokens=4096)
-    common = {"max_tokens": 5, "speculation": "fixed", "confidence_threshold": 0.0}
-    params = [SamplingParams(temperature=temperature, top_k=top_k, seed=seed, **common) for seed in range(draws)]  # type: ignore[arg-type]
-    outputs = llm.generate([prompt] * draws, params)
-    accepted = sum(out.stats.accepted_draft_tokens for out in outputs)
-    drafted = sum(out.stats.draft_tokens for out in outputs)
-    assert 0.1 * drafted < accepted < 0.9 * drafted
-    assert max(out.stats.draft_tokens for out in outputs) >= 3
-    cells = [out.token_ids[2] * 12 + out.token_ids[3] for out in outputs]
-    assert p_value(cells, exact_pairs(twelve, prompt, temperature, top_k)) > 1e-3
 
 
 def test_rejection_equals_plain_decoding_at_temperature_zero(tiny_model: Callable[[str], Path]) -> None:

@@ -13,6 +13,8 @@ from tritonclient.grpc import InferInput, InferResult, service_pb2, service_pb2_
 from tritonclient.utils import np_to_triton_dtype
 
 DTYPES = {"stream": np.bool_, "stop": np.bool_, "exclude_input_in_output": np.bool_, "input_ids": np.int32}
+FLAGS = ("finish_reason", "num_input_tokens", "num_output_tokens", "cumulative_logprob", "logprobs")
+DTYPES |= {f"return_{name}": np.bool_ for name in FLAGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,16 @@ class Chunk:
     at: float
 
 
+class StreamError(Exception):
+    """An error that Triton answered with. A stream carries its message only, no status code.
+
+    (With `triton_grpc_error: true` in the call's metadata it would carry one, but Triton 2.51 then mixes up the states
+    of its streams and dies of it within a few dozen requests.)
+    """
+
+
 class GrpcStream:
-    """A channel that answers one request per call; errors raise grpc.RpcError with Triton's status code."""
+    """A channel that answers one request per call; errors raise StreamError, a broken server grpc.RpcError."""
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.insecure_channel(target)
@@ -34,33 +44,48 @@ class GrpcStream:
     def close(self) -> None:
         self._channel.close()
 
+    def send(self, request: Any, timeout: float = 120) -> Any:
+        """The raw gRPC call, an iterator of responses with .cancel()."""
+        return self._stub.ModelStreamInfer(iter([request]), timeout=timeout)
+
     def call(self, model: str, inputs: dict[str, Any], parameters: dict[str, Any] | None = None, **rest: Any) -> Any:
-        """The raw gRPC call, an iterator of responses with .cancel(); rest: request_id, outputs."""
-        request = service_pb2.ModelInferRequest(model_name=model, id=rest.get("request_id", ""))
-        for name, value in inputs.items():
-            array = np.atleast_1d(np.array(value, dtype=DTYPES.get(name, object)))
-            tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-            tensor.set_data_from_numpy(array)
-            request.inputs.append(tensor._get_tensor())
-            request.raw_input_contents.append(tensor._get_content())
-        for key, value in (parameters or {}).items():
-            kind = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
-            setattr(request.parameters[key], kind, value)
-        for name in rest.get("outputs", ()):
-            request.outputs.add().name = name
-        metadata = (("triton_grpc_error", "true"),)
-        return self._stub.ModelStreamInfer(iter([request]), timeout=120, metadata=metadata)
+        """The raw gRPC call; rest: request_id, outputs."""
+        return self.send(request_of(model, inputs, parameters, **rest))
 
     def stream(
         self, model: str, inputs: dict[str, Any], parameters: dict[str, Any] | None = None, **rest: Any
     ) -> Iterator[Chunk]:
         """The responses as chunks."""
-        for response in self.call(model, inputs, parameters, **rest):
-            assert not response.error_message, response.error_message
-            message = response.infer_response
-            result = InferResult(message)
-            outputs = {o.name: python_value(o.name, result.as_numpy(o.name)) for o in message.outputs}
-            yield Chunk(outputs, message.parameters["triton_final_response"].bool_param, monotonic())
+        yield from chunks_of(self.call(model, inputs, parameters, **rest))
+
+
+def request_of(model: str, inputs: dict[str, Any], parameters: dict[str, Any] | None = None, **rest: Any) -> Any:
+    """The ModelInferRequest; an input is a numpy array, or a value in the contract's datatype and shape."""
+    request = service_pb2.ModelInferRequest(model_name=model, id=rest.get("request_id", ""))
+    for name, value in inputs.items():
+        given = isinstance(value, np.ndarray)
+        array = value if given else np.atleast_1d(np.array(value, dtype=DTYPES.get(name, object)))
+        tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        request.inputs.append(tensor._get_tensor())
+        request.raw_input_contents.append(tensor._get_content())
+    for key, value in (parameters or {}).items():
+        kind = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
+        setattr(request.parameters[key], kind, value)
+    for name in rest.get("outputs", ()):
+        request.outputs.add().name = name
+    return request
+
+
+def chunks_of(call: Any) -> Iterator[Chunk]:
+    """The responses of a call as chunks."""
+    for response in call:
+        if response.error_message:
+            raise StreamError(response.error_message)
+        message = response.infer_response
+        result = InferResult(message)
+        outputs = {o.name: python_value(o.name, result.as_numpy(o.name)) for o in message.outputs}
+        yield Chunk(outputs, message.parameters["triton_final_response"].bool_param, monotonic())
 
 
 def python_value(name: str, array: np.ndarray) -> Any:

@@ -156,7 +156,9 @@ def value(array: np.ndarray) -> Any:
 
 
 class FakeRequest:
-    def __init__(self, inputs: dict[str, np.ndarray], request_id: str, parameters: dict[str, Any]) -> None:
+    """What the client wrote as bytes is decoded when it is asked for, as the real one does."""
+
+    def __init__(self, inputs: dict[str, np.ndarray], request_id: str | bytes, parameters: Any) -> None:
         self._inputs = [Tensor(name, array) for name, array in inputs.items()]
         self._request_id, self._parameters = request_id, parameters
         self.sender = FakeSender()
@@ -165,10 +167,10 @@ class FakeRequest:
         return self._inputs
 
     def request_id(self) -> str:
-        return self._request_id
+        return self._request_id.decode() if isinstance(self._request_id, bytes) else self._request_id
 
     def parameters(self) -> str:
-        return json.dumps(self._parameters)
+        return self._parameters.decode() if isinstance(self._parameters, bytes) else json.dumps(self._parameters)
 
     def get_response_sender(self) -> FakeSender:
         return self.sender
@@ -202,7 +204,7 @@ class FakeTriton:
         return self.senders[-1]
 
     def request(
-        self, request_id: str = "", parameters: dict[str, Any] | None = None, decoupled: bool = True, **inputs: Any
+        self, request_id: str | bytes = "", parameters: Any = None, decoupled: bool = True, **inputs: Any
     ) -> FakeRequest:
         tensors = {name: tensor_of(value) for name, value in inputs.items()}
         request = FakeRequest(tensors, request_id, parameters or {})

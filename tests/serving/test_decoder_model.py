@@ -15,7 +15,7 @@ from swift_backend import engine_thread
 from swift_backend.config import EngineConfig
 from swift_backend.errors import InvalidRequest, ModelLoadError, Unavailable
 from swift_backend.params import SamplingParams
-from swift_backend.sequence import Output, Request
+from swift_backend.sequence import Output, Request, TokenLogprob
 from swift_backend.serving import decoder_model
 from swift_backend.serving.decoder_model import TritonPythonModel
 
@@ -64,7 +64,11 @@ class FakeEngine:
         self.wake.set()
 
     def emit(self, request_id: str, text: str, *token_ids: int) -> None:
-        self.requests[request_id].on_output(Output(request_id, text, token_ids))
+        request = self.requests[request_id]
+        asked = request.params.logprobs is not None
+        logprobs = tuple(TokenLogprob(token, -0.5, ((token, -0.5),)) for token in token_ids) if asked else ()
+        total = sum(one.logprob for one in logprobs)
+        request.on_output(Output(request_id, text, token_ids, logprobs, total))
 
     def end(self, request_id: str, reason: str, text: str = "") -> None:
         self.requests.pop(request_id).on_output(Output(request_id, text, finish_reason=reason))
@@ -137,6 +141,41 @@ def test_the_prompt_is_decoded_from_its_ids_when_asked_for(triton: Any, model: T
     for request_id in list(engine_of(model).requests):
         engine_of(model).end(request_id, "stop", "!")
     assert [ended(r)[0]["text_output"] for r in (request, plain)] == ["<3+4 False>!", "!"]
+
+
+def test_logprobs_come_with_the_tokens_own_texts_for_those_who_ask(triton: Any, model: TritonPythonModel) -> None:
+    asking = triton.request(input_ids=[3], return_logprobs=True)
+    plain = triton.request(input_ids=[3])
+    model.execute([asking, plain])
+    for request_id in list(engine_of(model).requests):
+        engine_of(model).emit(request_id, "a", 7)
+        engine_of(model).emit(request_id, "b", 8)
+        engine_of(model).end(request_id, "stop")
+    entries = json.loads(ended(asking)[0]["logprobs"])
+    assert [(entry["token_id"], entry["token"], entry["logprob"]) for entry in entries] == [
+        (7, "<7 False>", -0.5),
+        (8, "<8 False>", -0.5),
+    ]
+    assert ended(plain)[0]["logprobs"] == "" and ended(plain)[0]["cumulative_logprob"] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"request_id": b"\xff"}, "id is not valid UTF-8: invalid start byte at byte 0"),
+        ({"parameters": b'{"stop": "\xff"}'}, "parameters is not valid UTF-8: invalid start byte at byte 10"),
+    ],
+)
+def test_bytes_that_are_no_text_end_their_own_request_only(
+    triton: Any, model: TritonPythonModel, given: dict[str, Any], said: str
+) -> None:
+    """Triton passes any bytes on; pb_utils raises when they are asked for."""
+    wrong, right = triton.request(input_ids=[1], **given), triton.request("fine", input_ids=[1])
+    model.execute([wrong, right])
+    assert ended(wrong) == [{"error": said, "code": "INVALID_ARG"}]
+    [request_id] = engine_of(model).requests
+    engine_of(model).end(request_id, "stop", "fine")
+    assert ended(right)[0]["text_output"] == "fine"
 
 
 def test_a_wrong_request_does_not_harm_its_neighbours(triton: Any, model: TritonPythonModel) -> None:

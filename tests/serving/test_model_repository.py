@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 
 from swift_backend.config import EngineConfig
 from swift_backend.sequence import Output
-from swift_backend.serving.tensors import output_arrays
+from swift_backend.serving.answer import output_arrays
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 PROMPT = {"text_input": ("STRING", [1]), "messages": ("STRING", [1])}

@@ -33,7 +33,7 @@ class Scene:
         **sender: Any,
     ) -> Any:
         made = self.triton.sender(**sender)
-        self.responder.open(Reply(request_id, client_id, made, stream=stream, prompt_text=prompt_text))
+        self.responder.open(Reply(request_id, made, client_id, stream=stream, prompt_text=prompt_text))
         return made
 
     def say(self, *outputs: Output) -> bool:
@@ -48,7 +48,7 @@ def scene(triton: Any) -> Scene:
 
 
 def delta(text: str, *token_ids: int, end: str = "", request_id: str = "1", **rest: Any) -> Output:
-    return Output(request_id, text, token_ids, end, num_prompt_tokens=4, **rest)
+    return Output(request_id, text, token_ids, finish_reason=end, num_prompt_tokens=4, **rest)
 
 
 def failed(error: SwiftError, request_id: str = "1") -> Output:
@@ -129,7 +129,7 @@ def test_outputs_after_the_last_and_of_unknown_requests_are_dropped(scene: Scene
 
 def test_a_reply_that_is_closed_is_not_told_twice(scene: Scene) -> None:
     """A refused request can be opened again by the thread that refuses it, just after the engine's end closed it."""
-    reply = Reply("1", "", scene.triton.sender())
+    reply = Reply("1", scene.triton.sender())
     scene.responder.open(reply)
     scene.say(failed(EngineFailure("the engine has stopped")))
     scene.responder.open(reply)

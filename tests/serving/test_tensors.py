@@ -1,4 +1,4 @@
-"""Requests become dataclasses, outputs become tensors; every mistake is named."""
+"""Requests become dataclasses; every mistake is named."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ import pytest
 
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import SamplingParams
-from swift_backend.sequence import Output, RequestStats
-from swift_backend.serving.tensors import (
-    Call,
-    input_id_arrays,
-    merge,
-    output_arrays,
-    read_call,
-    read_flag,
-    read_prompt,
-    stop_arrays,
-)
+from swift_backend.serving.tensors import Call, read_call, read_flag, read_prompt
 
 IDS = np.array([5, 6], dtype=np.int32)
 
@@ -97,12 +87,77 @@ def test_the_same_key_twice_needs_the_same_value() -> None:
     )
 
 
-@pytest.mark.parametrize("logprobs", [0, 5])
-def test_logprobs_are_refused_not_ignored(logprobs: int) -> None:
-    with pytest.raises(InvalidRequest, match=r"^logprobs is not supported yet"):
-        call(sampling={"logprobs": logprobs})
-    with pytest.raises(InvalidRequest, match=r"^return_logprobs is not supported yet"):
-        call(return_logprobs=flag(True))
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [
+        ({"temperature": "0.5"}, {"temperature": 0.5}),
+        ({"ignore_eos": "true"}, {"ignore_eos": True}),
+        ({"max_tokens": 7.0}, {"max_tokens": "7"}),
+        ({"stop": ["x"]}, {"stop": "x"}),
+        ({"seed": None}, {"seed": 3}),
+        ({"n": 1}, {"n": 1}),
+    ],
+)
+def test_two_spellings_of_a_value_are_one(inner: dict[str, Any], outer: dict[str, Any]) -> None:
+    assert call(parameters=outer, sampling=inner).params == SamplingParams.from_mapping(outer)
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "said"),
+    [
+        ({"n": 1}, {"n": 2}, "n is given twice with different values: 1 in sampling_parameters and 2 as a request"),
+        ({"n": 1}, {"n": True}, "n is given twice with different values: 1 in sampling_parameters and True"),
+        ({"seed": 1}, {"seed": True}, "seed must be an integer, got True"),
+        ({"stop": ["x", "y"]}, {"stop": "x"}, "stop is given twice with different values: ['x', 'y'] in sampling_para"),
+        ({"top_k": 3}, {"top_k": "three"}, "top_k must be an integer, got 'three'"),
+    ],
+)
+def test_two_values_are_not_one(inner: dict[str, Any], outer: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        call(parameters=outer, sampling=inner)
+    assert str(caught.value).startswith(said) and caught.value.field == next(iter(inner))
+
+
+def test_a_key_may_not_be_given_twice_inside_the_json_either() -> None:
+    twice = text('{"temperature": 0.1, "temperature": 0.9}')
+    with pytest.raises(InvalidRequest, match="temperature is given twice in sampling_parameters") as caught:
+        read_call(Given(input_ids=IDS, sampling_parameters=twice))
+    assert caught.value.field == "temperature"
+
+
+def test_an_empty_text_holds_no_sampling_parameters() -> None:
+    assert read_call(Given(input_ids=IDS, sampling_parameters=text(""))).params == SamplingParams()
+
+
+@pytest.mark.parametrize("key", ["stop", "bad_words"])
+def test_strings_must_be_text(key: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{key} holds half a surrogate pair, which is no text"):
+        call(sampling={key: ["fine", "\ud800"]})
+
+
+@pytest.mark.parametrize(
+    ("flag_given", "key_given", "logprobs"),
+    [
+        (None, None, None),
+        (False, None, None),
+        (True, None, 0),
+        (None, 3, 3),
+        (True, 3, 3),
+        (False, 3, 3),
+        (False, 0, 0),
+    ],
+)
+def test_the_flag_and_the_key_ask_for_logprobs(
+    flag_given: bool | None, key_given: int | None, logprobs: int | None
+) -> None:
+    arrays = {} if flag_given is None else {"return_logprobs": flag(flag_given)}
+    given = call(sampling={"logprobs": key_given, "max_tokens": 9}, **arrays)
+    assert given.params == SamplingParams(max_tokens=9, logprobs=logprobs)
+
+
+def test_the_openai_frontends_word_for_no_logprobs_leaves_the_flag_alone() -> None:
+    assert call(sampling={"logprobs": False}).params.logprobs is None
+    assert call(sampling={"logprobs": False}, return_logprobs=flag(True)).params.logprobs == 0
 
 
 def test_null_logprobs_ask_for_nothing() -> None:
@@ -124,6 +179,7 @@ def test_null_logprobs_ask_for_nothing() -> None:
             {"exclude_input_in_output": IDS},
             "exclude_input_in_output must be BOOL, got int32",
         ),
+        ("return_logprobs", {"return_logprobs": IDS[:1]}, "return_logprobs must be BOOL, got int32"),
         ("return_finish_reason", {"return_finish_reason": IDS}, "return_finish_reason must be BOOL, got int32"),
         ("sampling_parameters", {"sampling_parameters": IDS}, "sampling_parameters must be STRING, got int32"),
         (
@@ -167,7 +223,7 @@ def test_an_unknown_parameter_is_an_error() -> None:
 
 
 def test_json_nested_beyond_reason_is_an_error() -> None:
-    with pytest.raises(InvalidRequest, match=r"^sampling_parameters is not valid JSON"):
+    with pytest.raises(InvalidRequest, match=r"^sampling_parameters is not valid JSON: it is nested too deeply$"):
         read_call(Given(input_ids=IDS, sampling_parameters=text('{"stop":' + "[" * 200_000)))
 
 
@@ -209,6 +265,10 @@ def test_messages_are_parsed() -> None:
             "messages[0].content must be a string, got list",
         ),
         (
+            {"messages": text('[{"role": "user", "content": "a", "content": "b"}]')},
+            "content is given twice in messages with different values: 'a' and 'b'",
+        ),
+        (
             {"messages": text('[{"role": "user", "content": "\\ud83d"}]')},
             "messages[0].content holds half a surrogate pair, which is no text",
         ),
@@ -218,64 +278,10 @@ def test_a_wrong_prompt_is_named(arrays: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read_prompt(Given(**arrays))
     assert str(caught.value) == message
-    assert caught.value.field == ("messages" if message.startswith("messages") else "text_input")
+    first = message.split("[")[0].split()[0]
+    assert caught.value.field == (first if first in ("messages", "content") else "text_input")
 
 
 def test_a_whole_surrogate_pair_is_text() -> None:
     messages = read_prompt(Given(messages=text('[{"role": "user", "content": "\\ud83d\\udc4b"}]')))
     assert messages == [{"role": "user", "content": "👋"}]
-
-
-DATATYPES = {
-    "text_output": np.object_,
-    "output_ids": np.int32,
-    "finish_reason": np.object_,
-    "num_input_tokens": np.uint32,
-    "num_output_tokens": np.uint32,
-    "cumulative_logprob": np.float32,
-    "logprobs": np.object_,
-    "total_draft_tokens": np.int32,
-    "total_accepted_draft_tokens": np.int32,
-    "acceptance_rate": np.float32,
-}
-
-
-@pytest.mark.parametrize("token_ids", [(), (7, 8, 9)])
-def test_every_response_has_the_contracts_ten_outputs(token_ids: tuple[int, ...]) -> None:
-    arrays = output_arrays(Output("1", token_ids=token_ids))
-    assert {name: array.dtype for name, array in arrays.items()} == DATATYPES
-    assert {name: array.shape for name, array in arrays.items()} == {
-        **dict.fromkeys(DATATYPES, (1,)),
-        "output_ids": (len(token_ids),),
-    }
-
-
-def test_the_outputs_say_what_the_engine_said() -> None:
-    stats = RequestStats(draft_tokens=8, accepted_draft_tokens=6, output_tokens=30)
-    arrays = output_arrays(Output("1", "é", (7, 8), "length", 11, stats))
-    assert {name: array.tolist() for name, array in arrays.items()} == {
-        "text_output": ["é".encode()],
-        "output_ids": [7, 8],
-        "finish_reason": [b"length"],
-        "num_input_tokens": [11],
-        "num_output_tokens": [2],
-        "cumulative_logprob": [0.0],
-        "logprobs": [b""],
-        "total_draft_tokens": [8],
-        "total_accepted_draft_tokens": [6],
-        "acceptance_rate": [0.75],
-    }
-
-
-def test_merging_keeps_the_text_and_the_last_word() -> None:
-    early, late = RequestStats(draft_tokens=2), RequestStats(draft_tokens=5)
-    merged = merge(
-        [Output("1", "ab", (1,), "", 3, early), Output("1", "", (2, 3)), Output("1", "c", (4,), "stop", 3, late)]
-    )
-    assert merged == Output("1", "abc", (1, 2, 3, 4), "stop", 3, late)
-
-
-def test_the_small_answers() -> None:
-    stopped, ids = stop_arrays(True)["cancelled"], input_id_arrays([3, 4])["input_ids"]
-    assert (str(stopped.dtype), stopped.tolist()) == ("bool", [True])
-    assert (str(ids.dtype), ids.tolist()) == ("int32", [3, 4])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +50,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(tokenizer_model, "resolve_model", resolve)
     monkeypatch.setattr(tokenizer_model, "Tokenizer", Loading)
+    shape = SimpleNamespace(context_length=9, vocab_size=200)
+    monkeypatch.setattr(tokenizer_model, "read_config", lambda directory: shape)
     for name in EngineConfig.__dataclass_fields__:
         monkeypatch.delenv(f"SWIFT_{name.upper()}", raising=False)
     return calls
@@ -88,6 +91,12 @@ def test_each_request_gets_its_own_answer_in_order(triton: Any, asked: list[Any]
         ({"text_input": "  "}, "text_input gives no tokens at all"),
         ({"messages": json.dumps([{"role": "u", "content": "a"}] * 2)}, "messages: roles must alternate"),
         ({}, "exactly one of text_input and messages must be given, got neither"),
+        ({"text_input": "A" * 9}, "text_input must be at most 8 tokens long, got 9"),
+        (
+            {"messages": '[{"role": "user", "content": "long"}]'},
+            "messages must be at most 8 tokens long, got 9",
+        ),
+        ({"text_input": "AÈ"}, "text_input must consist of tokens whose ids are in [0, 199], got 200"),
     ],
 )
 def test_a_wrong_prompt_is_an_invalid_argument(
@@ -96,6 +105,17 @@ def test_a_wrong_prompt_is_an_invalid_argument(
     [response] = load().execute([triton.request(decoupled=False, **inputs)])
     assert triton.table(response) == {"error": message, "code": "INVALID_ARG"}
     assert triton.errors() == []
+
+
+def test_the_longest_prompt_and_the_last_token_are_fine(triton: Any, asked: list[Any]) -> None:
+    [response] = load().execute([triton.request(decoupled=False, text_input="AAAAAAAÇ")])
+    assert triton.table(response) == {"input_ids": [65] * 7 + [199]}
+
+
+def test_an_id_that_is_no_text_is_an_invalid_argument(triton: Any, asked: list[Any]) -> None:
+    bad, good = load().execute([triton.request(name, decoupled=False, text_input="A") for name in (b"\xff", "x")])
+    assert triton.table(bad) == {"error": "id is not valid UTF-8: invalid start byte at byte 0", "code": "INVALID_ARG"}
+    assert triton.table(good) == {"input_ids": [65]}
 
 
 def test_a_bug_is_logged_with_its_trace_and_told_without(triton: Any, asked: list[Any]) -> None:

@@ -15,10 +15,11 @@ LEVELS = [
     {"serving"},
     {"llm", "engine_thread"},
     {"engine"},
-    {"loading", "scheduler", "stopping", "speculation"},
+    {"loading", "scheduler", "stopping", "speculation", "admission"},
     {"text", "runner"},
-    {"model", "kv_cache", "batch", "sampling", "inbox"},
-    {"sequence", "params", "config", "errors"},
+    {"model", "kv_cache", "batch", "sampling", "logprobs", "inbox"},
+    {"processors", "filters", "noise"},
+    {"sequence", "params", "request_keys", "config", "errors"},
 ]
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swift_backend.params import RANGES, SPECULATION_MODES, SamplingParams
+from swift_backend.params import SamplingParams
+from swift_backend.request_keys import KEYS, SPECULATION_MODES
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 
@@ -15,11 +16,10 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 def test_the_table_of_sampling_keys_is_the_codes() -> None:
     defaults = SamplingParams()
     expected = []
-    for name, limits in RANGES.items():
+    for name, key in KEYS.items():
         default = getattr(defaults, name)
-        kind = "integer" if limits.integer else "number"
-        shown = "–" if default is None else default
-        expected.append(f"| {name} | {kind} | {shown} | {str(limits).removeprefix('in ')} |")
+        shown = "–" if default is None or default == () else str(default).lower()
+        expected.append(f"| {name} | {key.kind} | {shown} | {key.allowed} |")
     rows = re.search(r"\| key \| type .*?\n\|[-|]+\n(.*?)\n\n", README, re.DOTALL)
     assert rows is not None
     assert rows[1].split("\n") == expected

@@ -9,8 +9,12 @@ import pytest
 import torch
 from scipy import stats
 
+from swift_backend import noise
+from swift_backend.noise import Purpose
 from swift_backend.params import SamplingParams
-from swift_backend.sampling import Draw, Purpose, draw_from, draw_tokens, filter_logits, probabilities, uniform
+from swift_backend.processors import make_processors
+from swift_backend.sampling import Draw, draw_from, draw_tokens, mend
+from swift_backend.sampling import probabilities as probabilities_of_rows
 from tests.chi_square import p_value
 
 ALL_IDS = torch.arange(50_000)
@@ -22,9 +26,19 @@ SETTINGS = [
     {"temperature": 0.9, "min_p": 0.1},
     {"temperature": 1.5, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
     {"temperature": 5.0, "top_p": 0.99},
+    {"temperature": 0.6, "top_k": 1000, "top_p": 0.9},
+    {"temperature": 0.8, "top_k": 300, "min_p": 0.05},
     {"temperature": 1.0, "top_k": 1},
     {"temperature": 1.0, "top_p": 1e-6},
 ]
+
+
+def probabilities(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    return probabilities_of_rows(logits[None], [Draw(params, 0, 0)])[0]
+
+
+def uniform(one: Draw, ids: torch.Tensor) -> torch.Tensor:
+    return noise.uniform(torch.tensor([one.key]), ids)
 
 
 def draw(position: int = 7, seed: int = 3, purpose: Purpose = Purpose.TOKEN, **params: float) -> Draw:
@@ -48,7 +62,7 @@ def transformers_scores(logits: torch.Tensor, settings: dict[str, float]) -> tor
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("vocabulary", [12, 3000])
+@pytest.mark.parametrize("vocabulary", [12, 3000, 9000])
 def test_filters_agree_with_transformers(settings: dict[str, float], vocabulary: int) -> None:
     logits = 3 * torch.randn(20, vocabulary, generator=torch.Generator().manual_seed(0))
     params = SamplingParams(**settings)  # type: ignore[arg-type]
@@ -71,7 +85,7 @@ def test_the_lowest_temperatures_are_greedy(temperature: float, rest: dict[str, 
 def test_a_token_always_survives(top_p: float) -> None:
     for rest in ({}, {"top_k": 1, "min_p": 1.0}, {"min_p": 5e-324}):
         params = SamplingParams(temperature=1.0, top_p=top_p, **rest)  # type: ignore[arg-type]
-        kept = filter_logits(torch.tensor([0.5, 2.0, 1.0]), params) > -torch.inf
+        kept = probabilities(torch.tensor([0.5, 2.0, 1.0]), params) > 0
         assert kept.tolist() == [False, True, False]
 
 
@@ -139,3 +153,53 @@ def test_greedy_rows_ignore_their_batch_mates() -> None:
     assert draw_tokens(logits, mixed) == alone
     reseeded = [replace(one, seed=1000) if not one.greedy else one for one in mixed]
     assert draw_tokens(logits, reseeded)[::2] == alone[::2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"top_p": 0.5}, [True, True, False, False]),
+        ({"top_p": 0.51}, [True, True, True, False]),
+        ({"top_k": 2}, [True, True, True, True]),  # transformers keeps all that share the k-th place
+    ],
+)
+def test_ties_at_the_border_of_a_filter(settings: dict[str, float], kept: list[bool]) -> None:
+    params = SamplingParams(temperature=1.0, **settings)  # type: ignore[arg-type]
+    assert (probabilities(torch.zeros(4), params) > 0).tolist() == kept
+
+
+def mixed_draws(count: int) -> list[Draw]:
+    """Greedy and sampled rows, with and without processors, every filter alone and with others."""
+    changes = [None, {"repetition_penalty": 1.8}, {"logit_bias": {3: 4.0, 7: -9.0}}, {"min_tokens": 9}, None]
+    made = []
+    for row in range(count):
+        own = changes[row % 5] or {}
+        params = SamplingParams(**{"temperature": 0.0, **SETTINGS[row % 11], **own} if row % 4 else own)  # type: ignore[arg-type]
+        processors = make_processors(params, [3, 5, 8], [[4], [5, 6]] if row % 3 == 0 else [], [1])
+        made.append(Draw(params, row, 40 + row, processors=processors, drafted=(5,) * (row % 2)))
+    return made
+
+
+@pytest.mark.parametrize("vocabulary", [12, 700])
+@pytest.mark.parametrize("grain", [0.0, 0.5])
+def test_a_row_does_not_depend_on_the_others(vocabulary: int, grain: float) -> None:
+    """More rows than one block holds; with a grain there are ties, with a flat row top-p needs the whole vocabulary."""
+    draws = mixed_draws(70)
+    logits = torch.randn(70, vocabulary, generator=torch.Generator().manual_seed(3))
+    logits = torch.round(logits / grain) * grain if grain else logits
+    logits[::7] = 0.0
+    before = logits.clone()
+    alone = [draw_tokens(row[None], [one])[0] for row, one in zip(logits, draws, strict=True)]
+    assert draw_tokens(logits, draws) == alone
+    together = probabilities_of_rows(logits, draws)
+    each = torch.cat([probabilities_of_rows(row[None], [one]) for row, one in zip(logits, draws, strict=True)])
+    assert torch.equal(together, each)
+    assert all(together[row, token] > 0 for row, token in enumerate(alone))
+    assert torch.equal(logits, before), "logprobs are of the model's own logits"
+
+
+def test_rows_that_are_no_numbers_are_told_and_zeroed() -> None:
+    rows = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [float("inf"), 0.0], [-float("inf")] * 2, [-float("inf"), 1]])
+    mended, usable = mend(rows)
+    assert usable == [True, False, False, False, True]
+    assert mended.tolist() == [[1.0, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [-float("inf"), 1.0]]

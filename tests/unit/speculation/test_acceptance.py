@@ -8,8 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
+from swift_backend.noise import Purpose
 from swift_backend.params import SamplingParams
-from swift_backend.sampling import Draw, Purpose, draw_from, uniform
+from swift_backend.sampling import Draw, draw_from, draw_uniform
 from swift_backend.speculation.acceptance import accept_coupled, accept_rejection, residual
 from tests.chi_square import p_value
 
@@ -56,7 +57,7 @@ def round_of_two(p: torch.Tensor, q: torch.Tensor, seed: int) -> list[int]:
         draft,
         [q, q],
         [p, p, p],
-        lambda i: float(uniform(named(i, Purpose.ACCEPT), torch.zeros(1, dtype=torch.int64))),
+        lambda i: draw_uniform(named(i, Purpose.ACCEPT)),
         lambda i, weights: draw_from(weights, named(i, Purpose.RECOVER if i < 2 else Purpose.TOKEN)),
     )
 
@@ -77,6 +78,29 @@ def test_rejection_accepts_with_the_overlap() -> None:
     p, q = CASES["overlapping"]
     accepted = sum(len(round_of_two(p, q, seed)) > 1 for seed in range(5000))
     assert stats.binomtest(accepted, 5000, float(torch.minimum(p, q).sum())).pvalue > 1e-3
+
+
+def test_rejection_of_a_draft_that_was_found() -> None:
+    """A deterministic draft has no q: accepted with p(x), recovered from the others; what is committed is drawn from p.
+
+    vLLM #40149 is the other way round: a draft that was drawn must come with what it was drawn from.
+    """
+    p = probs(0.1, 0.2, 0.3, 0.4)
+
+    def first(seed: int) -> int:
+        def named(purpose: Purpose) -> Draw:
+            return Draw(PARAMS, seed, 0, purpose)
+
+        return accept_rejection(
+            [3],
+            None,
+            [p, p],
+            lambda _: draw_uniform(named(Purpose.ACCEPT)),
+            lambda i, weights: draw_from(weights, named(Purpose.RECOVER if i == 0 else Purpose.TOKEN)),
+        )[0]
+
+    tokens = [first(seed) for seed in range(5000)]
+    assert p_value(tokens, p) > 1e-3
 
 
 def test_rejection_of_equal_distributions_accepts_everything() -> None:

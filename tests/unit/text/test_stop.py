@@ -97,3 +97,32 @@ def test_as_much_as_possible_is_sent(pieces: list[str], stops: list[str]) -> Non
     _, matched, rest = feed(stops, pieces)
     if not matched and rest:
         assert any(stop.startswith(rest) and stop != rest for stop in stops)
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "expected"),
+    [
+        (["END"], ["x", "END", "y"], "ENDx"),  # one that ends too early does not count
+        (["E"], ["ND"], ""),  # it may begin early
+        (["EN"], ["D", "z"], ""),
+        (["aEND", "END"], ["b"], "aENDENDb"),
+        (["a"], ["b"], "ab"),
+    ],
+)
+def test_before_min_tokens_nothing_stops(early: list[str], late: list[str], expected: str) -> None:
+    matcher = StopMatcher(["END"], include=False)
+    text = "".join(matcher.push(piece, may_stop=False)[0] for piece in early)
+    for piece in late:
+        more, matched = matcher.push(piece)
+        text += more
+        if matched:
+            break
+    assert text + matcher.flush() == expected
+
+
+def test_a_short_stop_string_inside_held_text_does_not_count_later() -> None:
+    """abc is held as the beginning of abcd; the ab in it ended before min_tokens."""
+    matcher = StopMatcher(["ab", "abcd"], include=False)
+    assert matcher.push("abc", may_stop=False) == ("", False)
+    assert matcher.push("x") == ("abcx", False)
+    assert matcher.push("ab") == ("", True)

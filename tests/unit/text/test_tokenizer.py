@@ -83,7 +83,7 @@ def test_chat(tokenizer: Tokenizer) -> None:
     messages = [{"role": "user", "content": "Hi </s>"}]
     assert tokenizer.has_chat_template
     assert tokenizer.render_chat(messages) == "[user]Hi </s>[assistant]"
-    assert tokenizer.encode_chat(messages) == tokenizer.encode("[user]Hi </s>[assistant]", add_special_tokens=False)
+    assert tokenizer.decode(tokenizer.encode_chat(messages)) == "[user]Hi </s>[assistant]"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,9 @@ def test_chat(tokenizer: Tokenizer) -> None:
         ([], "messages: must not be empty"),
         ([{"role": "user"}], "messages: message 0 needs a string content, got None"),
         ([{"role": "user", "content": "a"}, {"role": 3, "content": "b"}], "messages: message 1 needs a string role"),
+        (["hi"], "messages: message 0 must be an object with role and content, got 'hi'"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}]}], "message 0 needs a string content, got [{"),
+        ([{"role": "user", "content": "\ud83d"}], "messages: the content of message 0 holds half a surrogate pair"),
         ([{"role": "system", "content": "a"}], "messages: the model's chat template refuses them: no system role"),
     ],
 )
@@ -107,6 +110,25 @@ def test_no_chat_template(tmp_path: Path) -> None:
     assert not tokenizer.has_chat_template
     with pytest.raises(InvalidRequest, match="this model has no chat template; use text_input instead"):
         tokenizer.encode_chat([{"role": "user", "content": "Hi"}])
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ messages[0].name.first }}", "'dict object' has no attribute 'name'"),
+        ("{{ 'a' + messages[0].name }}", "no attribute 'name'"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{{ 1 // (messages|length - 1) }}", "zero"),
+        ("{{ messages[0].content.index('x') }}", "substring not found"),
+        ("{{ messages[0].content.encode('utf-8').decode('utf-16') }}", "codec"),
+        ("{{ '%d' % messages[0].content }}", "a real number is required"),
+    ],
+)
+def test_a_template_that_fails_is_the_fault_of_the_messages(tmp_path: Path, template: str, reason: str) -> None:
+    tokenizer = Tokenizer.load(save(tmp_path, template=template))
+    with pytest.raises(InvalidRequest, match="the model's chat template refuses them: ") as raised:
+        tokenizer.encode_chat([{"role": "user", "content": "Hey"}])
+    assert reason in str(raised.value)
 
 
 def test_many_threads(tokenizer: Tokenizer) -> None:

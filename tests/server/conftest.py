@@ -1,0 +1,37 @@
+"""A real tritonserver around a tiny random model: starts in seconds, answers in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swift_backend.serving.server_process import RunningServer, running_server
+from tests.conftest import save_tiny_model, tiny_config
+from tests.server.grpc_stream import GrpcStream
+
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
+
+
+@pytest.fixture(scope="session")
+def tiny_chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words w0 … w63, a context of 256 tokens, and a chat template that joins the contents."""
+    directory = save_tiny_model(tmp_path_factory.mktemp("served"), tiny_config("llama"))
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_chat_model: Path) -> Iterator[RunningServer]:
+    """float32, so that answers are exact; debug, so that every step checks the engine's invariants."""
+    environment = {"SWIFT_MODEL": str(tiny_chat_model), "SWIFT_DTYPE": "float32", "SWIFT_DEBUG": "true"}
+    with running_server(environment=environment) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tiny_stream(tiny_server: RunningServer) -> Iterator[GrpcStream]:
+    stream = GrpcStream(tiny_server.grpc_target)
+    yield stream
+    stream.close()
