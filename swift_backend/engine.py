@@ -203,7 +203,7 @@ class Engine:
             if verdict.broken and not sequence.finished:
                 error = EngineFailure(f"the model's logits at position {len(sequence.tokens)} are no finite numbers")
                 sequence.finish_reason = "error"
-                text += sequence.text.flush()
+                text += sequence.text.flush()[0]
             self._emit(sequence, text, committed, logprobs, error)
 
     def _serve_last(self, served: list[Sequence]) -> None:
@@ -227,7 +227,7 @@ class Engine:
     def _end(self, sequence: Sequence, reason: str) -> None:
         """End a sequence from outside, cancelled or timeout; what was held back of its text goes out."""
         sequence.finish_reason = reason
-        self._emit(sequence, sequence.text.flush())
+        self._emit(sequence, sequence.text.flush()[0])
 
     def _open_sequences(self) -> list[Sequence]:
         """Everything not finished yet, mail that nobody looked at included."""

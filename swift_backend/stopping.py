@@ -25,7 +25,8 @@ def append_until_stop(sequence: Sequence, token_ids: Iterable[int], eos_ids: Col
                 sequence.finish_reason = "stop"
                 return "".join(pieces)
         if stopped or sequence.remaining == 0:
-            sequence.finish_reason = "stop" if stopped else "length"
-            pieces.append(sequence.text.flush())
+            text, matched = sequence.text.flush()
+            sequence.finish_reason = "stop" if stopped or matched else "length"
+            pieces.append(text)
             break
     return "".join(pieces)

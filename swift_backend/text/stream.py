@@ -24,7 +24,7 @@ class TextStream:
         """
         return self._matcher.push(self._detokenizer.push(token_id), may_stop=may_stop)
 
-    def flush(self) -> str:
-        """What was held back; once, at the end of a request that no stop string ended."""
+    def flush(self) -> tuple[str, bool]:
+        """What was held back, and whether a stop string is complete in it; once, where none ended the request."""
         text, matched = self._matcher.push(self._detokenizer.flush())
-        return text if matched else text + self._matcher.flush()
+        return (text, True) if matched else (text + self._matcher.flush(), False)

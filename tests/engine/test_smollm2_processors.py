@@ -53,7 +53,9 @@ TOGETHER: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def llm(smollm2_float32: Path) -> SwiftLLM:
-    return SwiftLLM(str(smollm2_float32), dtype="float32", kv_cache_tokens=16384, max_running=100)
+    """Only the middle 8 of 30 layers may be skipped, and are: with one layer set a hundred requests draft together."""
+    options = {"kv_cache_tokens": 8192, "max_running": 100, "protected_layers": 11, "skip_ratio": 0.27}
+    return SwiftLLM(str(smollm2_float32), dtype="float32", **options)
 
 
 @pytest.fixture(scope="module")
@@ -156,23 +158,25 @@ def test_processors_agree_with_transformers(
 def fifty(llm: SwiftLLM, shared_prompts: list[dict[str, Any]]) -> list[list[int]]:
     """Prompts of any category, whole, that are short enough for a hundred answers in a minute."""
     encoded = (llm.engine.tokenizer.encode(row["turns"][0]) for row in shared_prompts)
-    short = [ids for ids in encoded if len(ids) <= 60]
+    short = [ids for ids in encoded if len(ids) <= 40]
     assert len(short) >= 50
     return short[:50]
 
 
 def test_processed_answers_are_the_same_with_and_without_drafts(llm: SwiftLLM, fifty: list[list[int]]) -> None:
     """Fifty prompts, greedily with penalties and sampled with a seed, a hundred requests in one batch."""
-    off = SamplingParams(max_tokens=16, speculation="off", repetition_penalty=1.2)
+    off = SamplingParams(max_tokens=12, speculation="off", repetition_penalty=1.2)
     greedy = replace(off, presence_penalty=0.5, frequency_penalty=0.2)
     spaces = tuple(llm.engine.tokenizer.encode(" the and I"))
     biased = {**dict.fromkeys(spaces, 1.5), 198: -3.0}
     sampled = [replace(off, temperature=0.8, top_p=0.9, seed=n, logit_bias=biased) for n in range(50)]  # type: ignore[arg-type]
     params = [greedy] * 50 + sampled
-    fixed = [replace(one, speculation="fixed", confidence_threshold=0.3) for one in params]
+    fixed = [replace(one, speculation="fixed", confidence_threshold=0.15) for one in params]
     expected = llm.generate(fifty * 2, params)
     outputs = llm.generate(fifty * 2, fixed)
+    assert len({out.stats.skipped_layers for out in outputs}) == 1
+    print([(out.stats.draft_tokens,out.stats.accepted_draft_tokens) for out in outputs])
     assert [(out.token_ids, out.text) for out in outputs] == [(out.token_ids, out.text) for out in expected]
     for half in (outputs[:50], outputs[50:]):
-        assert sum(out.stats.draft_tokens for out in half) > 50
-        assert sum(out.stats.accepted_draft_tokens for out in half) > 0
+        drafted = sum(out.stats.draft_tokens for out in half)
+        assert 10 < sum(out.stats.accepted_draft_tokens for out in half) < drafted - 10
