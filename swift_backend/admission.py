@@ -30,10 +30,10 @@ class Limits:
             ("logit_bias", [token for token, _ in params.logit_bias]),
         ):
             self._check_ids(name, ids)
-        needed = len(request.prompt_ids) + self.output_limit(request)
-        if needed > self.cache_capacity:
-            held = f"prompt and max_tokens need {needed} cache slots, the server has {self.cache_capacity}"
-            raise InvalidRequest("max_tokens", f"max_tokens is too large: {held}")
+        room = self.cache_capacity - len(request.prompt_ids)
+        if self.output_limit(request) > room:
+            held = f"the server's cache holds {self.cache_capacity} tokens, {len(request.prompt_ids)} are the prompt's"
+            raise InvalidRequest("max_tokens", f"max_tokens must be in [1, {room}], got {params.max_tokens}: {held}")
         asked = params.max_draft_tokens
         if asked is not None and asked > self.max_draft_tokens:
             message = f"max_draft_tokens must be in [0, {self.max_draft_tokens}], got {asked}"
@@ -43,8 +43,8 @@ class Limits:
         if not prompt:
             raise InvalidRequest("input_ids", "input_ids must hold at least one token")
         self._check_ids("input_ids", prompt)
-        if len(prompt) >= self.context_length:
-            limit = self.context_length - 1
+        limit = min(self.context_length, self.cache_capacity) - 1
+        if len(prompt) > limit:
             raise InvalidRequest("input_ids", f"input_ids must hold at most {limit} tokens, got {len(prompt)}")
 
     def _check_ids(self, name: str, ids: list[int] | tuple[int, ...]) -> None:

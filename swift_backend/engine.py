@@ -43,7 +43,7 @@ class Engine:
         shape = self.runner.decoder.config
         self.context_length = shape.context_length
         self._limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
-        self._eos_ids = frozenset(shape.eos_ids)
+        self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
         self._inbox = Inbox(config.max_waiting)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -54,9 +54,8 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue a request; InvalidRequest when it can never run, Unavailable when there is no room to wait."""
         self._limits.check(request)
-        words = request.params.bad_words
-        if words:
-            request = replace(request, bad_word_ids=self.tokenizer.bad_word_ids(words))
+        if request.params.bad_words:
+            request = replace(request, bad_word_ids=self._bad_word_ids(request.params.bad_words))
         self._inbox.submit(request)
 
     def cancel(self, request_id: str) -> None:
@@ -123,6 +122,11 @@ class Engine:
                 break
             self._running.append(self._waiting.popleft())
         self._inbox.note_backlog(len(self._waiting))
+
+    def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Without those that no answer can hold: a tokenizer may know more ids than the model."""
+        spelled = self.tokenizer.bad_word_ids(words)
+        return tuple(ids for ids in spelled if len(ids) <= self.context_length and max(ids) < self._limits.vocab_size)
 
     def _start(self, request: Request) -> Sequence:
         params = request.params

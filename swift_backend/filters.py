@@ -56,7 +56,7 @@ def _among_candidates(logits: torch.Tensor, rows: list[int], params: Seq[Samplin
     ours = [params[row] for row in rows]
     best, ids = torch.topk(logits[rows], CANDIDATES)
     temperatures = _column(logits, [one.temperature for one in ours])
-    scores = (best - best[:, :1]).double() / temperatures
+    scores = (best.double() - best[:, :1]) / temperatures
     place = torch.arange(CANDIDATES, device=logits.device)
     top_k = torch.tensor([[one.top_k if one.top_k > 0 else CANDIDATES] for one in ours], device=logits.device)
     kept = best >= best.gather(1, top_k - 1)  # what shares the k-th place stays
@@ -88,13 +88,14 @@ def _log_mass(
     mass = torch.logsumexp(scores, dim=-1, keepdim=True)
     for i, (row, one) in enumerate(zip(rows, params, strict=True)):
         if one.top_p < 1 and one.top_k <= 0:
-            mass[i] = torch.logsumexp((logits[row] - best[i]).double() / one.temperature, dim=-1)
+            mass[i] = torch.logsumexp((logits[row].double() - best[i]) / one.temperature, dim=-1)
     return mass
 
 
 def _among_all(logits: torch.Tensor, params: Seq[SamplingParams]) -> torch.Tensor:
     """Scores of whole rows, float64 [rows, vocab]."""
-    scores = (logits - logits.amax(dim=-1, keepdim=True)).double() / _column(logits, [p.temperature for p in params])
+    scores = logits.double() - logits.amax(dim=-1, keepdim=True)
+    scores /= _column(logits, [one.temperature for one in params])
     top_k = [row for row, one in enumerate(params) if 0 < one.top_k < logits.shape[-1]]
     if top_k:
         scores[top_k] = _top_k(scores[top_k], [params[row].top_k for row in top_k])
@@ -118,14 +119,23 @@ def _top_p(scores: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """Keep the smallest set of likeliest tokens whose mass reaches top_p, float64 [rows, 1]; ties by lowest id."""
     probs = torch.softmax(scores, dim=-1)
     best = torch.topk(probs, min(MORE_CANDIDATES, probs.shape[-1])).values
-    if (best.sum(dim=-1, keepdim=True) < top_p).any():
-        best = torch.sort(probs, dim=-1, descending=True).values
+    short = (best.sum(dim=-1) < top_p.squeeze(1)).nonzero().squeeze(1)
+    if best.shape == probs.shape or not len(short):
+        return scores.masked_fill_(_outside(probs, best, top_p), -torch.inf)
+    outside = _outside(probs, best, top_p)
+    everything = torch.sort(probs[short], dim=-1, descending=True).values
+    outside[short] = _outside(probs[short], everything, top_p[short])
+    return scores.masked_fill_(outside, -torch.inf)
+
+
+def _outside(probs: torch.Tensor, best: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """What top_p excludes, bool like probs, where best are the largest of them in order."""
     num_kept = (torch.cumsum(best, dim=-1) - best < top_p).sum(dim=-1, keepdim=True)
     last = best.gather(1, num_kept - 1)
     tied = probs == last
     num_tied = num_kept - (probs > last).sum(dim=-1, keepdim=True)
     tied &= torch.cumsum(tied, dim=-1) <= num_tied
-    return scores.masked_fill(~tied & (probs <= last), -torch.inf)
+    return ~tied & (probs <= last)
 
 
 def _blocks(logits: torch.Tensor, rows: list[int]) -> Iterator[list[int]]:

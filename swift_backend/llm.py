@@ -15,6 +15,7 @@ from swift_backend.config import EngineConfig
 from swift_backend.engine import Engine
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import SamplingParams
+from swift_backend.request_keys import is_text
 from swift_backend.sequence import Output, Request, RequestStats, TokenLogprob
 
 Prompt = str | list[int]
@@ -111,6 +112,8 @@ class SwiftLLM:
                 self._drain()
 
     def _submit(self, prompt: Prompt, params: SamplingParams, out: list[Output] | deque[Output]) -> str:
+        if isinstance(prompt, str) and not is_text(prompt):
+            raise InvalidRequest("prompts", f"prompts must be text, got half a surrogate pair in {prompt!r:.80}")
         ids = self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         request_id = f"local-{next(self._ids)}"
         self.engine.submit(Request(request_id, ids, params, out.append))

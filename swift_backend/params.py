@@ -17,8 +17,8 @@ ONE_ANSWER = ("n", "best_of")
 class SamplingParams:
     """How one request is sampled; names and defaults are the contract's.
 
-    Raises InvalidRequest, naming the field, when a value is out of its range in request_keys.KEYS. stop may be given
-    as one string, logit_bias as a dict.
+    Raises InvalidRequest, naming the field, when a value is out of its range in request_keys.KEYS. None is "not set";
+    stop may be given as one string, logit_bias as a dict.
     """
 
     max_tokens: int = 256
@@ -45,10 +45,9 @@ class SamplingParams:
     timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
-        for name in KEYS:
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, parse_key(name, value))
+        for one in fields(self):
+            value = getattr(self, one.name)
+            object.__setattr__(self, one.name, one.default if value is None else parse_key(one.name, value))
         if self.min_tokens > self.max_tokens:
             allowed = f"[0, {self.max_tokens}], which is max_tokens"
             raise InvalidRequest("min_tokens", f"min_tokens must be in {allowed}, got {self.min_tokens}")
@@ -58,7 +57,7 @@ class SamplingParams:
         """Check a request's keys and values; InvalidRequest names the first that is wrong. None is "not set"."""
         given = {name: value for name, value in values.items() if value is not None}
         for name in ONE_ANSWER:
-            if given.pop(name, 1) not in (1, "1"):
+            if str(given.pop(name, 1)) != "1":
                 raise InvalidRequest(name, f"{name} must be 1, got {shown(values[name])}")
         return cls(**{name: parse_key(name, value) for name, value in given.items()})
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from swift_backend.params import SamplingParams
 
 Ints = NDArray[np.int64]
+FLOAT32 = torch.finfo(torch.float32)
 
 
 class Processors:
@@ -30,7 +31,9 @@ class Processors:
         stop_ids: Collection[int],
     ) -> None:
         """bad_words: the id sequences that must not be completed. stop_ids: banned before min_tokens."""
-        self.penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+        # No logit is divided by what float32 takes for zero.
+        repetition = max(params.repetition_penalty, FLOAT32.tiny)
+        self.penalties = (repetition, params.presence_penalty, params.frequency_penalty)
         self.bias_ids = np.array([token for token, _ in params.logit_bias], dtype=np.int64)
         self.biases = np.array([bias for _, bias in params.logit_bias], dtype=np.float32)
         self._penalised = params.has_penalties
@@ -122,7 +125,7 @@ def _penalise(logits: torch.Tensor, rows: Seq[Row]) -> None:
     each = np.repeat(np.array([processors.penalties for _, processors, _ in rows], np.float32), lengths, axis=0)
     repetition, presence, frequency = torch.from_numpy(each).to(logits.device).T
     values = logits[places]
-    values = torch.where(values < 0, values * repetition, values / repetition)
+    values = torch.where(values < 0, values * repetition, values / repetition).clamp_max_(FLOAT32.max / 2)
     logits[places] = values - frequency * counts - presence * (counts > 0)
 
 

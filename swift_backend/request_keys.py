@@ -122,7 +122,12 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value)
+    return isinstance(value, list | tuple) and all(isinstance(item, str) and item and is_text(item) for item in value)
+
+
+def is_text(value: str) -> bool:
+    """Half a surrogate pair, which JSON escapes can spell, is none that a tokenizer takes."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
@@ -140,13 +145,11 @@ def _token_id(name: str, value: Any) -> int:
 
 def _logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """Pairs, so that SamplingParams stay hashable; JSON spells the ids as strings."""
-    if not isinstance(value, Mapping):
-        try:
-            value = dict(value)
-        except (TypeError, ValueError):
-            raise InvalidRequest(name, f"{name} must be an object of token id → number, got {shown(value)}") from None
+    ours = isinstance(value, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value)
+    if not isinstance(value, Mapping) and not ours:
+        raise InvalidRequest(name, f"{name} must be an object of token id → number, got {shown(value)}")
     pairs: dict[int, float] = {}
-    for key, item in value.items():
+    for key, item in value.items() if isinstance(value, Mapping) else value:
         token, bias = _token_id(name, key), as_number(name, item, integer=False)
         if not BIAS.holds(bias):
             raise InvalidRequest(name, f"{name}[{token}] must be in {BIAS}, got {shown(item)}")

@@ -34,4 +34,5 @@ def word_ids(rust: RustTokenizer, word: str) -> list[tuple[int, ...]]:
 def without_implied(sequences: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """The distinct, non-empty ones, without those that end in another: forbidding that one forbids both."""
     distinct = dict.fromkeys(filter(None, sequences))
-    return tuple(ids for ids in distinct if not any(ids[start:] in distinct for start in range(1, len(ids))))
+    lengths = sorted({len(ids) for ids in distinct})
+    return tuple(ids for ids in distinct if not any(ids[-n:] in distinct for n in lengths if n < len(ids)))

@@ -55,6 +55,12 @@ def test_defaults_are_the_contracts() -> None:
         ("logit_bias", {"5": 1, "05": 2}, "logit_bias[5] is given twice with different values"),
         ("logit_bias", 7, "logit_bias must be an object of token id → number, got 7"),
         ("logit_bias", "ab", None),
+        ("logit_bias", [], None),
+        ("logit_bias", ["12"], None),
+        ("logit_bias", ((1, 2), 3), None),
+        ("bad_words", ["\ud800"], None),
+        ("stop", "\ud800", None),
+        ("n", True, "n must be 1, got True"),
         ("bad_words", "word", "bad_words must be a list of non-empty strings, got 'word'"),
         ("bad_words", [""], None),
         ("bad_words", [3], None),
@@ -116,6 +122,11 @@ def test_null_is_not_set() -> None:
 
 def test_one_stop_string_is_a_list_of_one() -> None:
     assert SamplingParams(stop="END").stop == ("END",)  # type: ignore[arg-type]
+
+
+def test_none_is_not_set_in_the_constructor_either() -> None:
+    every: Any = dict.fromkeys(KEYS)
+    assert SamplingParams(**every) == SamplingParams()
 
 
 def test_the_constructor_checks_too() -> None:
