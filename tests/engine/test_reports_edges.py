@@ -101,6 +101,8 @@ def test_token_zero_is_a_token_like_any_other(
     out = llm.generate([PROMPT], FIXED)[0]
     assert out.token_ids == plain
     assert out.text == "".join(f" w{token}" for token in plain if token != 1)
+    if wrong_at is None:
+        assert out.stats.acceptance_rate == 1.0  # the drafted zeros too
     zeros = llm.generate([PROMPT], replace(FIXED, logit_bias=((0, 100.0),), stop_token_ids=(1,)))[0]
     assert (zeros.token_ids, zeros.text) == ([0] * 30, " w0" * 30)
     stopped = llm.generate([PROMPT], replace(FIXED, stop_token_ids=(0,)))[0]

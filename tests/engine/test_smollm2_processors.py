@@ -12,8 +12,8 @@ from transformers.generation import logits_process as hf
 
 from swift_backend import SamplingParams, SwiftLLM
 from swift_backend.batch import RowGroup
-from swift_backend.filters import filter_logits
 from swift_backend.processors import make_processors, process
+from swift_backend.sampling import Draw, probabilities
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
@@ -95,17 +95,18 @@ def ours(
     logits: torch.Tensor, contexts: list[list[int]], chosen: list[dict[str, Any]], eos: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The processed logits and the probabilities of all contexts in one go, each with its own settings."""
-    params, rows = [], []
+    draws = []
     for context, one in zip(contexts, chosen, strict=True):
-        params.append(SamplingParams(**{key: value for key, value in one.items() if key != "bad_words"}))
-        processors = make_processors(params[-1], context[:-NUM_OUTPUT], one.get("bad_words", ()), eos)
+        params = SamplingParams(**{key: value for key, value in one.items() if key != "bad_words"})
+        processors = make_processors(params, context[:-NUM_OUTPUT], one.get("bad_words", ()), eos)
         if processors is not None:
             for token in context[-NUM_OUTPUT:-NUM_DRAFTED]:
                 processors.append(token)
-        rows.append((processors, tuple(context[-NUM_DRAFTED:])))
+        drafted = tuple(context[-NUM_DRAFTED:])
+        draws.append(Draw(params, 0, len(context), processors=processors, drafted=drafted))
     processed = logits.clone()
-    process(processed, rows)
-    return processed, torch.softmax(filter_logits(processed, params), dim=-1)
+    process(processed, [(draw.processors, draw.drafted) for draw in draws])
+    return processed, probabilities(logits, draws)
 
 
 def theirs(row: torch.Tensor, context: list[int], one: dict[str, Any], eos: list[int]) -> tuple[torch.Tensor, ...]:
@@ -175,7 +176,6 @@ def test_processed_answers_are_the_same_with_and_without_drafts(llm: SwiftLLM, f
     expected = llm.generate(fifty * 2, params)
     outputs = llm.generate(fifty * 2, fixed)
     assert len({out.stats.skipped_layers for out in outputs}) == 1
-    print([(out.stats.draft_tokens,out.stats.accepted_draft_tokens) for out in outputs])
     assert [(out.token_ids, out.text) for out in outputs] == [(out.token_ids, out.text) for out in expected]
     for half in (outputs[:50], outputs[50:]):
         drafted = sum(out.stats.draft_tokens for out in half)
