@@ -52,7 +52,8 @@ class Key:
 def parse_key(name: str, value: Any) -> Any:
     """The checked value of a key; InvalidRequest names the key, or the nearest known one."""
     if name not in KEYS:
-        raise InvalidRequest(name, f"{name[:80]} is not a sampling parameter{_nearest(name)}")
+        short = name[:80]
+        raise InvalidRequest(short, f"{short or repr(short)} is not a sampling parameter{_nearest(short)}")
     return KEYS[name].parse(name, value)
 
 
@@ -64,7 +65,7 @@ def shown(value: Any) -> str:
 
 
 def _nearest(name: str) -> str:
-    close = difflib.get_close_matches(name[:80], KEYS, n=1)
+    close = difflib.get_close_matches(name, KEYS, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -1,4 +1,4 @@
-"""What does a client's JSON say? Nothing may be said twice in two ways, and every text must be one."""
+"""What does a client's JSON say? Nothing may be said twice in two ways."""
 
 from __future__ import annotations
 
@@ -39,8 +39,3 @@ def read_json_object(name: str, text: str) -> dict[str, Any]:
 def same(one: Any, other: Any) -> bool:
     """Equality that tells true from 1, and knows that NaN is itself."""
     return one is other or (bool(one == other) and isinstance(one, bool) == isinstance(other, bool))
-
-
-def is_unicode(text: str) -> bool:
-    """JSON escapes can spell lone surrogates, which no tokenizer takes."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)

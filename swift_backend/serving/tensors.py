@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import SamplingParams
-from swift_backend.request_keys import KEYS, parse_key, shown
-from swift_backend.serving.strict_json import is_unicode, read_json, read_json_object, same
+from swift_backend.request_keys import KEYS, is_text, parse_key, shown
+from swift_backend.serving.strict_json import read_json, read_json_object, same
 
 Array = NDArray[Any]
 Messages = list[dict[str, str]]
@@ -98,9 +98,6 @@ def _sampling_params(inputs: Inputs) -> SamplingParams:
         else:
             _check_same(key, values[key], value)
     params = SamplingParams.from_mapping(values)
-    for key in ("stop", "bad_words"):
-        if not all(map(is_unicode, getattr(params, key))):
-            raise InvalidRequest(key, f"{key} holds half a surrogate pair, which is no text")
     if params.logprobs is None and read_flag(inputs, "return_logprobs"):
         return replace(params, logprobs=0)
     return params
@@ -167,5 +164,5 @@ def _check_message(name: str, message: Any) -> None:
     for key, value in message.items():
         if not isinstance(value, str):
             raise InvalidRequest("messages", f"{name}.{key} must be a string, got {type(value).__name__}")
-        if not is_unicode(value):
+        if not is_text(value):
             raise InvalidRequest("messages", f"{name}.{key} holds half a surrogate pair, which is no text")

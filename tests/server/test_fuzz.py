@@ -6,6 +6,7 @@ SWIFT_FUZZ_EXAMPLES multiplies the number of examples, SWIFT_FUZZ_SEED draws oth
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import threading
@@ -181,6 +182,7 @@ def nearly_right_values(key: str) -> Any:
     if key in NEARLY_RIGHT or limits is None:
         return NEARLY_RIGHT.get(key, st.sampled_from(["true", "False", 1, 0, "yes", "AUTO"]))
     ends = [limits.low, limits.high, limits.low - 1, limits.high + 1, limits.low - 1e-9, limits.high + 1e-6]
+    ends += [math.nextafter(limits.low, limits.high), 1e-38, 1e-300]
     return st.sampled_from([*ends, "", "NaN", " 1 ", "0x1", "1_0", [1], float("nan"), float("inf")])
 
 

@@ -116,6 +116,13 @@ def test_one_answer_may_be_asked_for() -> None:
     assert params == SamplingParams()
 
 
+@pytest.mark.parametrize("key", ["", "x" * 5000])
+def test_an_odd_key_is_named_as_far_as_can_be(key: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not a sampling parameter") as caught:
+        SamplingParams.from_mapping({key: 1})
+    assert len(caught.value.field) <= 80 and not str(caught.value).startswith(" ")
+
+
 def test_null_is_not_set() -> None:
     assert SamplingParams.from_mapping({"seed": None, "temperature": None}) == SamplingParams()
 
