@@ -142,7 +142,10 @@ def test_what_can_never_run_is_refused(llm: SwiftLLM, prompt: list[int], params:
 
 def test_what_never_fits_the_cache_is_refused_with_the_numbers(tiny_model: Callable[[str], Path]) -> None:
     small = SwiftLLM(str(tiny_model("qwen2")), dtype="float32", kv_cache_tokens=64)
-    with pytest.raises(InvalidRequest, match="need 65 cache slots, the server has 64"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"max_tokens must be in \[1, 39\], got 40: the server's cache holds 64 tokens, 25 are the prompt's",
+    ):
         small.generate([[5] * 25], SamplingParams(max_tokens=40))
     assert len(small.generate([[5] * 24], SamplingParams(max_tokens=40, ignore_eos=True))[0].token_ids) == 40
 
