@@ -182,6 +182,7 @@ class Engine:
         self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], verify_seconds: float
     ) -> None:
         """Make the accepted tokens part of their sequences and emit them; end what is finished."""
+        now = monotonic()
         self._serve_last([work.sequence for work in plan])
         only_decoding = not any(work.sequence.prefilling for work in plan)
         share = verify_seconds / len(plan)
@@ -202,7 +203,7 @@ class Engine:
                     sequence.brake.note_round(accepted, draft.seconds, share)
             logprobs = verdict.logprobs[:committed]
             if committed:
-                sequence.note_tokens(logprobs, monotonic())
+                sequence.note_tokens(logprobs, now)
             error = None
             if verdict.broken and not sequence.finished:
                 error = EngineFailure(f"the model's logits at position {len(sequence.tokens)} are no finite numbers")

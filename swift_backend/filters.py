@@ -65,7 +65,7 @@ def _among_candidates(logits: torch.Tensor, rows: list[int], params: Seq[Samplin
         probs = torch.exp(scores - _log_mass(logits, rows, best[:, 0], scores, ours))
         limits = [one.top_p if one.top_p < 1 else math.inf for one in ours]
         kept &= torch.cumsum(probs, dim=-1) - probs < _column(logits, limits)
-    kept &= scores >= _column(logits, [math.log(one.min_p) if one.min_p > 0 else -math.inf for one in ours])
+    kept &= scores >= _least_scores(logits, ours)
     num_kept = kept.sum(dim=-1, keepdim=True)
     next_one = best.gather(1, num_kept.clamp_max(CANDIDATES - 1))
     # Not when a token outside might belong to them, nor when ties are cut, whose order topk leaves open.
@@ -103,9 +103,13 @@ def _among_all(logits: torch.Tensor, params: Seq[SamplingParams]) -> torch.Tenso
     if top_p:
         scores[top_p] = _top_p(scores[top_p], _column(logits, [params[row].top_p for row in top_p]))
     if any(one.min_p > 0 for one in params):
-        limits = [math.log(one.min_p) if one.min_p > 0 else -math.inf for one in params]
-        scores.masked_fill_(scores < _column(logits, limits), -torch.inf)
+        scores.masked_fill_(scores < _least_scores(logits, params), -torch.inf)
     return scores
+
+
+def _least_scores(logits: torch.Tensor, params: Seq[SamplingParams]) -> torch.Tensor:
+    """What min_p asks of a score, where the likeliest token's is 0, float64 [rows, 1]."""
+    return _column(logits, [math.log(one.min_p) if one.min_p > 0 else -math.inf for one in params])
 
 
 def _top_k(scores: torch.Tensor, top_k: Seq[int]) -> torch.Tensor:
@@ -120,11 +124,10 @@ def _top_p(scores: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     probs = torch.softmax(scores, dim=-1)
     best = torch.topk(probs, min(MORE_CANDIDATES, probs.shape[-1])).values
     short = (best.sum(dim=-1) < top_p.squeeze(1)).nonzero().squeeze(1)
-    if best.shape == probs.shape or not len(short):
-        return scores.masked_fill_(_outside(probs, best, top_p), -torch.inf)
     outside = _outside(probs, best, top_p)
-    everything = torch.sort(probs[short], dim=-1, descending=True).values
-    outside[short] = _outside(probs[short], everything, top_p[short])
+    if len(short):
+        everything = torch.sort(probs[short], dim=-1, descending=True).values
+        outside[short] = _outside(probs[short], everything, top_p[short])
     return scores.masked_fill_(outside, -torch.inf)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from swift_backend.errors import InvalidRequest
-from swift_backend.request_keys import KEYS, parse_key, shown
+from swift_backend.request_keys import KEYS, known_key, parse_key, shown
 
 # vLLM's clients, Triton's OpenAI frontend among them, ask for one answer in these words.
 ONE_ANSWER = ("n", "best_of")
@@ -59,7 +59,9 @@ class SamplingParams:
         for name in ONE_ANSWER:
             if str(given.pop(name, 1)) != "1":
                 raise InvalidRequest(name, f"{name} must be 1, got {shown(values[name])}")
-        return cls(**{name: parse_key(name, value) for name, value in given.items()})
+        for name in given:
+            known_key(name)
+        return cls(**given)
 
     @property
     def has_penalties(self) -> bool:

@@ -49,12 +49,17 @@ class Key:
     limits: Range | None = None
 
 
-def parse_key(name: str, value: Any) -> Any:
-    """The checked value of a key; InvalidRequest names the key, or the nearest known one."""
+def known_key(name: str) -> Key:
+    """The row of a key; InvalidRequest suggests the nearest known one."""
     if name not in KEYS:
         short = name[:80]
         raise InvalidRequest(short, f"{short or repr(short)} is not a sampling parameter{_nearest(short)}")
-    return KEYS[name].parse(name, value)
+    return KEYS[name]
+
+
+def parse_key(name: str, value: Any) -> Any:
+    """The checked value of a key; InvalidRequest names the key, the value and what is allowed."""
+    return known_key(name).parse(name, value)
 
 
 def shown(value: Any) -> str:

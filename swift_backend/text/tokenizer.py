@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swift_backend.errors import InvalidRequest, ModelLoadError
+from swift_backend.request_keys import is_text
 from swift_backend.text.chat import ControlTokens
 from swift_backend.text.continuation import without_implied, word_ids
 
@@ -143,7 +144,7 @@ def _check_messages(messages: list[dict[str, str]]) -> None:
             value = message.get(key)
             if not isinstance(value, str):
                 raise InvalidRequest("messages", f"message {index} needs a string {key}, got {value!r}")
-            if any("\ud800" <= character <= "\udfff" for character in value):
+            if not is_text(value):
                 raise InvalidRequest("messages", f"the {key} of message {index} holds half a surrogate pair")
 
 
