@@ -31,29 +31,42 @@ class EngineConfig:
     dtype: auto, float32, bfloat16 or float16 of the weights; auto is bfloat16.
     device: auto (cuda if there is one), cpu or cuda[:n]; whether this machine has it is torch_device's question.
     kv_cache_tokens: slots of the KV cache; None sizes it from free memory.
+    kv_cache_share: of the free memory that the cache may take where kv_cache_tokens is None; None is 0.25 on a CPU and
+        0.8 on a GPU.
+    prefix_cache: keep what requests leave in the cache, for prompts that begin alike.
     max_running: sequences that decode together.
     max_step_tokens: rows of one full pass; longer prompts are prefilled in chunks of it.
     max_waiting: requests that may wait for room before new ones are refused.
+    timeout_ms: deadline of requests that bring none; None is no deadline.
+    threads: CPU threads that compute; None shares this process's cores among the instances of the model.
     max_draft_tokens: upper bound of γ for every request.
     skip_ratio: share of layers skipped while drafting; None follows the guide's rule by depth.
     protected_layers: layers at each end that are never skipped.
     acceptance: coupled (one noise per position) or rejection (min(1, p/q)). With coupled, a seed gives the same tokens
         with and without drafts; with rejection it gives the same distribution, but not the same tokens.
     debug: check the invariants after every step.
+    metrics: publish figures in Triton's /metrics.
+    exit_on_failure: end the server when the engine has failed or its process has died, so that it is started anew.
     """
 
     model: str | None = None
     dtype: str = "auto"
     device: str = "auto"
     kv_cache_tokens: int | None = None
+    kv_cache_share: float | None = None
+    prefix_cache: bool = True
     max_running: int = 32
     max_step_tokens: int = 512
     max_waiting: int = 256
+    timeout_ms: int | None = None
+    threads: int | None = None
     max_draft_tokens: int = 5
     skip_ratio: float | None = None
     protected_layers: int = 2
     acceptance: str = "coupled"
     debug: bool = False
+    metrics: bool = True
+    exit_on_failure: bool = True
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -66,8 +79,11 @@ class EngineConfig:
             _at_least(name, getattr(self, name), 1)
         for name in ("max_draft_tokens", "protected_layers"):
             _at_least(name, getattr(self, name), 0)
-        if self.kv_cache_tokens is not None:
-            _at_least("kv_cache_tokens", self.kv_cache_tokens, 2)
+        for name, low in (("kv_cache_tokens", 2), ("timeout_ms", 1), ("threads", 1)):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), low)
+        if self.kv_cache_share is not None and not 0 < self.kv_cache_share <= 1:
+            raise ConfigError(f"kv_cache_share must be in (0, 1], got {self.kv_cache_share}")
         if self.skip_ratio is not None and not 0 <= self.skip_ratio < 1:
             raise ConfigError(f"skip_ratio must be in [0, 1), got {self.skip_ratio}")
 

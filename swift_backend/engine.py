@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
 import secrets
-from collections import deque
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, perf_counter, sleep
+
+import torch
 
 from swift_backend.admission import Limits
 from swift_backend.batch import RowGroup
 from swift_backend.config import EngineConfig
 from swift_backend.errors import EngineFailure, SwiftError
+from swift_backend.failure import ends_engine, request_failure
 from swift_backend.inbox import Inbox
 from swift_backend.loading import LoadedModel, load_model
+from swift_backend.lobby import Lobby
+from swift_backend.metrics import StepReport, failed_report
+from swift_backend.pace import MeasuredPace
+from swift_backend.pass_times import measure
+from swift_backend.prefix_cache import PrefixCache
 from swift_backend.processors import make_processors
 from swift_backend.scheduler import Work, plan_step
 from swift_backend.sequence import Output, Request, Sequence, TokenLogprob
+from swift_backend.speculation.batch_limit import BatchLimit
 from swift_backend.speculation.brake import Brake
 from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.layer_choice import LayerChooser
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
-from swift_backend.speculation.similarity import LayerSimilarity, most_redundant, skip_ratio
 from swift_backend.speculation.verdict import Verdict, judge
 from swift_backend.stopping import append_until_stop
 from swift_backend.text.stream import TextStream
+
+OnStep = Callable[[StepReport], None]
+_log = logging.getLogger(__name__)
+# While closing, for how long to look away when every request that is left is paused.
+NAP_SECONDS = 0.01
 
 
 class Engine:
     """Serves requests with one model on one device.
 
-    submit, cancel and close may be called from any thread; step and run belong to one.
+    submit, cancel, pause and close may be called from any thread; step and run belong to one.
     """
 
-    def __init__(self, config: EngineConfig, model: LoadedModel | None = None) -> None:
-        """Load the model that config names, unless one is given; raises ModelLoadError or ConfigError."""
+    def __init__(
+        self, config: EngineConfig, model: LoadedModel | None = None, on_step: OnStep = lambda report: None
+    ) -> None:
+        """Load the model that config names, unless one is given; raises ModelLoadError or ConfigError.
+
+        on_step: told on the engine's thread what each step did; must not block.
+        """
         model = model or load_model(config)
         self.config = config
         self.model = model
@@ -45,9 +67,16 @@ class Engine:
         self._limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
         self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
         self._inbox = Inbox(config.max_waiting)
-        self._waiting: deque[Sequence] = deque()
+        self._prefixes = PrefixCache(self._cache, enabled=config.prefix_cache)
+        self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
         self._drafter = LayerSkipDrafter(self.runner, with_probs=config.acceptance == "rejection")
+        self._layers = LayerChooser.for_model(shape.num_layers, config.skip_ratio, config.protected_layers)
+        times = measure(self.runner)
+        self._batch_limit = BatchLimit(times, 1 - self._layers.ratio)
+        self._pace = MeasuredPace(times, self._batch_limit)
+        self._report, self._on_step = StepReport(), on_step
+        self._drain_until = 0.0
 
     # any thread
 
@@ -56,14 +85,22 @@ class Engine:
         self._limits.check(request)
         if request.params.bad_words:
             request = replace(request, bad_word_ids=self._bad_word_ids(request.params.bad_words))
+        if request.params.timeout_ms is None and self.config.timeout_ms is not None:
+            request = replace(request, params=replace(request.params, timeout_ms=self.config.timeout_ms))
         self._inbox.submit(request)
 
     def cancel(self, request_id: str) -> None:
         """End a request with finish_reason "cancelled" within one round; unknown ids are ignored."""
         self._inbox.cancel(request_id)
 
-    def close(self) -> None:
-        """Refuse new requests; run() cancels the open ones and returns."""
+    def pause(self, request_id: str, paused: bool) -> None:
+        """Hold a request within a round, because its reader lags behind, or let it go on; unknown ids are ignored."""
+        self._inbox.pause(request_id, paused)
+
+    def close(self, drain_seconds: float = 0.0) -> None:
+        """Refuse new requests; run() lets the open ones go on for so long, cancels the rest and returns."""
+        until = monotonic() + drain_seconds
+        self._drain_until = min(self._drain_until, until) if self._inbox.closed else until
         self._inbox.close()
 
     # the engine's thread
@@ -73,9 +110,8 @@ class Engine:
         try:
             while not self._inbox.closed:
                 if not self.step():
-                    self._inbox.wait()
-            for sequence in self._open_sequences():
-                self._end(sequence, "cancelled")
+                    self._inbox.wait(self._seconds_to_deadline())
+            self._drain()
         except Exception as error:
             self._inbox.close("the engine has failed")
             self._fail_all(EngineFailure(f"the engine has failed ({type(error).__name__}); the server's log says more"))
@@ -84,16 +120,14 @@ class Engine:
     def step(self) -> bool:
         """One round for every sequence that the step has room for; False when there was nothing to do."""
         self._receive()
-        plan = plan_step(self._running, self.config.max_step_tokens, self.config.max_draft_tokens)
-        if not plan:
-            return False
-        drafts = self._draft(plan)
-        started = monotonic()
-        verdicts = self._verify(plan, drafts)
-        self._commit(plan, drafts, verdicts, monotonic() - started)
-        if self.config.debug:
-            self.check_invariants()
-        return True
+        plan = plan_step(self._running, self.config.max_step_tokens, self.config.max_draft_tokens, self._pace)
+        if plan:
+            drafts = self._draft(plan)
+            started = perf_counter()
+            verdicts = self._verify(plan, drafts)
+            self._commit(plan, drafts, verdicts, perf_counter() - started)
+        self._step_done()
+        return bool(plan)
 
     def check_invariants(self) -> None:
         """AssertionError when an invariant of the design does not hold between two steps."""
@@ -103,113 +137,138 @@ class Engine:
             assert sequence.extent is not None and not sequence.finished
             assert sequence.num_output_tokens == 0 or sequence.kv_len == len(sequence.tokens) - 1
             assert 0 <= sequence.num_output_tokens < sequence.max_tokens
-        assert all(sequence.extent is None for sequence in self._waiting)
+        assert all(sequence.extent is None for sequence in self._lobby)
 
     @property
     def idle(self) -> bool:
         """No request waits or runs."""
-        return not self._running and not self._waiting
+        return not self._running and not self._lobby
 
     def _receive(self) -> None:
         mail = self._inbox.take()
         for request in mail.requests:
-            self._waiting.append(self._start(request))
+            self._start(request)
         self._end_withdrawn(mail.cancelled)
-        while self._waiting and len(self._running) < self.config.max_running:
-            head = self._waiting[0]
-            head.extent = self._cache.reserve(head.num_prompt_tokens + head.max_tokens)
-            if head.extent is None:
-                break
-            self._running.append(self._waiting.popleft())
-        self._inbox.note_backlog(len(self._waiting))
+        for sequence in self._running:
+            sequence.paused = mail.paused.get(sequence.request.request_id, sequence.paused)
+        self._lobby.admit(self._running, self.config.max_running)
+        self._inbox.note_backlog(len(self._lobby))
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Without those that no answer can hold: a tokenizer may know more ids than the model."""
         spelled = self.tokenizer.bad_word_ids(words)
         return tuple(ids for ids in spelled if len(ids) <= self.context_length and max(ids) < self._limits.vocab_size)
 
-    def _start(self, request: Request) -> Sequence:
+    def _start(self, request: Request) -> None:
+        """Let a request wait for its turn."""
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        text = TextStream(self.tokenizer, request.prompt_ids, params)
-        processors = make_processors(params, request.prompt_ids, request.bad_word_ids, self._eos_ids)
         # The brake looks at the clock; by rejection, unlike by coupling, the tokens depend on what was drafted.
         brake = Brake() if params.speculation == "auto" and self.config.acceptance == "coupled" else None
-        return Sequence(request, self._limits.output_limit(request), seed, text, processors, brake=brake)
+        sequence = Sequence(request, self._limits.output_limit(request), seed, brake=brake)
+        self._lobby.add(sequence)
+        with self._own_failure(sequence):
+            sequence.text = TextStream(self.tokenizer, request.prompt_ids, params)
+            sequence.processors = make_processors(params, request.prompt_ids, request.bad_word_ids, self._eos_ids)
 
     def _end_withdrawn(self, cancelled: set[str]) -> None:
         now = monotonic()
-        for sequence in [*self._running, *self._waiting]:
-            deadline = sequence.request.deadline
+        for sequence in [*self._running, *self._lobby]:
             if sequence.request.request_id in cancelled:
                 self._end(sequence, "cancelled")
-            elif deadline is not None and now >= deadline:
+            elif now >= sequence.deadline:
                 self._end(sequence, "timeout")
 
     def _draft(self, plan: list[Work]) -> list[Draft]:
-        return self._drafter.draft([work.sequence for work in plan], [work.draft_budget for work in plan])
+        """A draft for each work; a drafter that fails costs its drafts, and nobody's answer."""
+        try:
+            return self._drafter.draft([work.sequence for work in plan], [work.draft_budget for work in plan])
+        except Exception as error:
+            if ends_engine(error):
+                raise
+            _log.error("drafting failed, these requests go on without", exc_info=error)
+            for work in plan:
+                work.sequence.drafting_failed |= work.draft_budget > 0
+            return [Draft() for _ in plan]
 
     def _verify(self, plan: list[Work], drafts: list[Draft]) -> list[Verdict | None]:
         """One full pass over known and drafted tokens; a verdict for each work whose next token is due."""
         groups = [row_group(work, draft) for work, draft in zip(plan, drafts, strict=True)]
-        similarity = LayerSimilarity() if any(_wants_layer_set(work.sequence) for work in plan) else None
-        logits = self.runner.forward(groups, observe=similarity.observe if similarity else None)
-        if similarity:
-            self._note_similarity(plan, groups, similarity)
+        seen = self._layers.watch(work.sequence for work in plan)
+        logits = self.runner.forward(groups, observe=seen.observe if seen else None)
+        if seen:
+            works = zip(plan, groups, strict=True)
+            self._layers.note(seen, [(w.sequence, len(group.token_ids), w.reaches_end) for w, group in works])
         due = [(work.sequence, draft) for work, draft in zip(plan, drafts, strict=True) if work.reaches_end]
-        verdicts = iter(judge(due, logits, self.config.acceptance))
+        verdicts = iter(self._judge(due, logits))
         return [next(verdicts) if work.reaches_end else None for work in plan]
 
-    def _note_similarity(self, plan: list[Work], groups: Seq[RowGroup], similarity: LayerSimilarity) -> None:
-        """Add this chunk's layer similarity to each prompt's; at a prompt's end choose its layer set."""
-        ranges, start = [], 0
-        for group in groups:
-            ranges.append((start, start + len(group.token_ids)))
-            start += len(group.token_ids)
-        for work, sums in zip(plan, similarity.sums(ranges), strict=True):
-            sequence = work.sequence
-            if not _wants_layer_set(sequence):
-                continue
-            sequence.similarity = sums if sequence.similarity is None else sequence.similarity + sums
-            if work.reaches_end:
-                ratio = self.config.skip_ratio
-                ratio = skip_ratio(sums.shape[0]) if ratio is None else ratio
-                sequence.layer_set = most_redundant(
-                    sequence.similarity / sequence.num_prompt_tokens, ratio, self.config.protected_layers
-                )
+    def _judge(self, due: list[tuple[Sequence, Draft]], logits: torch.Tensor) -> list[Verdict]:
+        """Verdicts for all, or, where judging all at once fails, for each alone: then only its own cause fails."""
+        try:
+            return judge(due, logits, self.config.acceptance)
+        except Exception as error:
+            if ends_engine(error):
+                raise
+        verdicts, start = [], 0
+        for sequence, draft in due:
+            rows = logits[start : start + len(draft) + 1]
+            start += len(draft) + 1
+            verdict = Verdict(())
+            with self._own_failure(sequence):
+                [verdict] = judge([(sequence, draft)], rows, self.config.acceptance)
+            verdicts.append(verdict)
+        return verdicts
 
-    def _commit(
-        self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], verify_seconds: float
-    ) -> None:
-        """Make the accepted tokens part of their sequences and emit them; end what is finished."""
-        now = monotonic()
+    def _commit(self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], seconds: float) -> None:
+        """Make the accepted tokens part of their sequences and emit them; end what is finished.
+
+        seconds: what the full pass took.
+        """
+        if self.runner.device.type == "cpu" or any(verdicts):  # else nobody waited for the pass
+            self._pace.note_step(plan, sum(map(len, drafts)), seconds)
         self._serve_last([work.sequence for work in plan])
         only_decoding = not any(work.sequence.prefilling for work in plan)
-        share = verify_seconds / len(plan)
+        accepted: list[int] = []
         for work, draft, verdict in zip(plan, drafts, verdicts, strict=True):
-            sequence = work.sequence
-            assert sequence.extent is not None
-            self._cache.commit(sequence.extent, work.num_tokens)
-            if verdict is None:
+            accepted.append(0)
+            if work.sequence.finished:
                 continue
-            first = sequence.num_output_tokens
-            text = append_until_stop(sequence, verdict.token_ids, self._eos_ids)
-            committed = sequence.num_output_tokens - first
-            self._cache.commit(sequence.extent, max(committed - 1, 0))
-            if first:
-                accepted = min(verdict.num_accepted, committed)
-                sequence.note_round(len(draft), accepted, draft.seconds, share)
-                if sequence.brake is not None and only_decoding:  # a prompt's chunk would make drafts look cheap
-                    sequence.brake.note_round(accepted, draft.seconds, share)
-            logprobs = verdict.logprobs[:committed]
-            if committed:
-                sequence.note_tokens(logprobs, now)
-            error = None
-            if verdict.broken and not sequence.finished:
-                error = EngineFailure(f"the model's logits at position {len(sequence.tokens)} are no finite numbers")
-                sequence.finish_reason = "error"
-                text += sequence.text.flush()[0]
-            self._emit(sequence, text, committed, logprobs, error)
+            with self._own_failure(work.sequence):
+                accepted[-1] = self._commit_one(work, draft, verdict, seconds / len(plan), only_decoding)
+        rounds = [(draft.passes, len(draft), count) for draft, count in zip(drafts, accepted, strict=True)]
+        self._batch_limit.note_round(rounds, sum(draft.seconds for draft in drafts))
+
+    def _commit_one(
+        self, work: Work, draft: Draft, verdict: Verdict | None, seconds: float, only_decoding: bool
+    ) -> int:
+        """Commit one sequence's share of a step, and say how many drafted tokens it accepted."""
+        sequence = work.sequence
+        assert sequence.extent is not None
+        self._cache.commit(sequence.extent, work.num_tokens)
+        if verdict is None:
+            return 0
+        first = sequence.num_output_tokens
+        text = append_until_stop(sequence, verdict.token_ids, self._eos_ids)
+        committed = sequence.num_output_tokens - first
+        self._cache.commit(sequence.extent, max(committed - 1, 0))
+        accepted = min(verdict.num_accepted, committed)
+        if first:
+            sequence.note_round(len(draft), accepted, draft.seconds, seconds)
+            self._report.note_round(draft, accepted)
+            if sequence.brake is not None and only_decoding:  # a prompt's chunk would make drafts look cheap
+                sequence.brake.note_round(accepted, draft.seconds, seconds, may_draft=work.draft_budget > 0)
+        logprobs = verdict.logprobs[:committed]
+        if committed:
+            sequence.note_tokens(logprobs, monotonic())
+            self._report.note_tokens(sequence, committed)
+        error = None
+        if verdict.broken and not sequence.finished:
+            error = EngineFailure(f"the model's logits at position {len(sequence.tokens)} are no finite numbers")
+            sequence.finish_reason = "error"
+            text += sequence.text.flush()[0]
+        self._emit(sequence, text, committed, logprobs, error)
+        return accepted
 
     def _serve_last(self, served: list[Sequence]) -> None:
         """Put those who had their turn behind those who had not."""
@@ -226,33 +285,72 @@ class Engine:
     ) -> None:
         """Send a delta, with the reason if it is the last; a finished sequence leaves the engine."""
         if sequence.finished:
-            self._release(sequence)
+            self._leave(sequence)
         sequence.request.on_output(sequence.news(text, num_tokens, logprobs, error))
 
     def _end(self, sequence: Sequence, reason: str) -> None:
         """End a sequence from outside, cancelled or timeout; what was held back of its text goes out."""
-        sequence.finish_reason = reason
-        self._emit(sequence, sequence.text.flush()[0])
+        with self._own_failure(sequence):
+            sequence.finish_reason = reason
+            self._emit(sequence, sequence.text.flush()[0])
 
-    def _open_sequences(self) -> list[Sequence]:
-        """Everything not finished yet, mail that nobody looked at included."""
-        for request in self._inbox.take().requests:
-            self._waiting.append(self._start(request))
-        return [*self._running, *self._waiting]
+    @contextlib.contextmanager
+    def _own_failure(self, sequence: Sequence) -> Iterator[None]:
+        """An exception inside ends this sequence and nothing else, unless it ends the engine."""
+        try:
+            yield
+        except Exception as error:
+            if ends_engine(error):
+                raise
+            _log.error("request %s failed", sequence.request.label or sequence.request.request_id, exc_info=error)
+            sequence.finish_reason = "error"
+            self._leave(sequence)
+            with contextlib.suppress(Exception):  # it may have been the way out that failed
+                sequence.request.on_output(sequence.news("", 0, error=request_failure(error)))
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Free the place of a finished sequence; once."""
+        if sequence in self._running:
+            self._running.remove(sequence)
+            self._prefixes.give_back(sequence)
+        elif sequence in self._lobby:
+            self._lobby.remove(sequence)
+        else:
+            return
+        self._report.note_end(sequence, monotonic())
+
+    def _step_done(self) -> None:
+        """Report the step; check the invariants if asked to."""
+        report = self._report
+        report.running, report.waiting = len(self._running), len(self._lobby)
+        report.kv_tokens_used, report.kv_tokens_kept = self._cache.tokens_used, self._cache.tokens_kept
+        report.kv_tokens_capacity = self._cache.capacity
+        self._report = StepReport(skipped_sublayers=report.skipped_sublayers)
+        self._on_step(report)
+        if self.config.debug:
+            self.check_invariants()
+
+    def _seconds_to_deadline(self) -> float | None:
+        """How long an engine with nothing to do may sleep: paused requests have deadlines too."""
+        earliest = min((sequence.deadline for sequence in (*self._running, *self._lobby)), default=math.inf)
+        return None if earliest == math.inf else max(0.0, earliest - monotonic())
+
+    def _drain(self) -> None:
+        """Let the open requests go on until the time is up, and cancel what is left, mail that nobody read included."""
+        while monotonic() < self._drain_until and (self.step() or not self.idle):
+            if all(sequence.paused for sequence in self._running):
+                sleep(NAP_SECONDS)
+        self._receive()
+        for sequence in [*self._running, *self._lobby]:
+            self._end(sequence, "cancelled")
+        self._step_done()
 
     def _fail_all(self, error: SwiftError) -> None:
         """Tell every open request; nothing else is touched, since the state may be anything now."""
-        requests = [s.request for s in (*self._running, *self._waiting)] + self._inbox.take().requests
+        requests = [s.request for s in (*self._running, *self._lobby)] + self._inbox.take().requests
         for request in requests:
             request.on_output(Output(request.request_id, finish_reason="error", error=error))
-
-    def _release(self, sequence: Sequence) -> None:
-        if sequence.extent is None:
-            self._waiting.remove(sequence)
-            return
-        self._cache.release(sequence.extent)
-        sequence.extent = None
-        self._running.remove(sequence)
+        self._on_step(StepReport(ended=[failed_report(request) for request in requests]))
 
 
 def row_group(work: Work, draft: Draft) -> RowGroup:
@@ -262,7 +360,3 @@ def row_group(work: Work, draft: Draft) -> RowGroup:
     known = sequence.tokens[sequence.kv_len : sequence.kv_len + work.num_tokens]
     num_logits = len(draft) + 1 if work.reaches_end else 0
     return RowGroup([*known, *draft.token_ids], sequence.kv_len, sequence.extent.start, num_logits)
-
-
-def _wants_layer_set(sequence: Sequence) -> bool:
-    return sequence.layer_set is None and sequence.params.speculation != "off"

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from threading import Thread
 
 from swift_backend.config import EngineConfig
-from swift_backend.engine import Engine
+from swift_backend.engine import Engine, OnStep
 
 
 class EngineThread:
@@ -18,10 +18,16 @@ class EngineThread:
     the time of a token (README, "What limits speed").
     """
 
-    def __init__(self, config: EngineConfig, on_end: Callable[[Engine, Exception | None], None]) -> None:
-        """on_end is called on the thread once run() is over, with the exception if it failed."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_end: Callable[[Engine, Exception | None], None],
+        on_step: OnStep = lambda report: None,
+    ) -> None:
+        """on_end is called on the thread once run() is over, with the exception if it failed; on_step: see Engine."""
         self._config = config
         self._on_end = on_end
+        self._on_step = on_step
         self._loaded: Future[Engine] = Future()
         self._thread = Thread(target=self._live, name="swift-engine", daemon=True)
 
@@ -42,7 +48,7 @@ class EngineThread:
 
     def _live(self) -> None:
         try:
-            engine = Engine(self._config)
+            engine = Engine(self._config, on_step=self._on_step)
         except BaseException as error:
             self._loaded.set_exception(error)
             return

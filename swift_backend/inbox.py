@@ -15,15 +15,17 @@ class Mail(NamedTuple):
 
     requests: list[Request]
     cancelled: set[str]
+    paused: dict[str, bool]
 
 
 class Inbox:
-    """A bounded, thread-safe mailbox: submit and cancel from any thread, take on the engine's."""
+    """A bounded, thread-safe mailbox: submit, cancel and pause from any thread, take on the engine's."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._requests: deque[Request] = deque()
         self._cancelled: set[str] = set()
+        self._paused: dict[str, bool] = {}
         self._changed = Condition()
         self._backlog = 0
         self.closed = False
@@ -46,6 +48,12 @@ class Inbox:
             self._cancelled.add(request_id)
             self._changed.notify()
 
+    def pause(self, request_id: str, paused: bool) -> None:
+        """Hold a request's generation, or let it go on; unknown and finished ids are ignored by the engine."""
+        with self._changed:
+            self._paused[request_id] = paused
+            self._changed.notify()
+
     def close(self, reason: str = "the server is shutting down") -> None:
         """Refuse new requests, with this reason, and wake the engine; the first reason stays."""
         with self._changed:
@@ -56,9 +64,9 @@ class Inbox:
     def take(self) -> Mail:
         """Empty the box; what was in it counts as waiting until note_backlog says otherwise."""
         with self._changed:
-            mail = Mail(list(self._requests), self._cancelled)
+            mail = Mail(list(self._requests), self._cancelled, self._paused)
             self._requests.clear()
-            self._cancelled = set()
+            self._cancelled, self._paused = set(), {}
             self._backlog += len(mail.requests)
             return mail
 
@@ -70,4 +78,7 @@ class Inbox:
     def wait(self, timeout: float | None = None) -> None:
         """Block until there is mail, the box is closed, or the timeout (seconds) has passed."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._requests or self._cancelled or self.closed), timeout)
+            self._changed.wait_for(lambda: self.closed or self._has_mail(), timeout)
+
+    def _has_mail(self) -> bool:
+        return bool(self._requests or self._cancelled or self._paused)

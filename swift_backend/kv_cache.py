@@ -7,6 +7,9 @@ Drafting and verification write the tail; rejecting a draft is leaving `length` 
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Iterable
+
 import torch
 
 from swift_backend.sequence import Extent
@@ -17,7 +20,8 @@ ROUND_TO = 16
 class KVCache:
     """The K/V tensors of all layers, and who owns which slots.
 
-    Three verbs: reserve an extent, commit tokens into it, release it. Nothing is copied or cleared.
+    Three verbs: reserve an extent, commit tokens into it, release it. Nothing is cleared, and only a prompt that begins
+    like another one is copied.
 
     slots[layer]: [capacity, 2 * kv_heads, head_dim], a token's keys before its values, so that one call writes both.
     keys[layer], values[layer]: views of it, [1, kv_heads, capacity, head_dim].
@@ -26,13 +30,14 @@ class KVCache:
     def __init__(
         self, num_layers: int, capacity: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Allocate num_layers tensors of dtype [capacity, 2 * kv_heads, head_dim] on device, uninitialised.
+        """Allocate num_layers tensors of dtype [capacity, 2 * kv_heads, head_dim] on device.
 
+        They are written to at once: memory that was only promised could be missing when the load comes.
         capacity: slots, one token each; torch's RuntimeError when the memory is not there.
         """
         shape = (capacity, 2 * kv_heads, head_dim)
         self.capacity = capacity
-        self.slots = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.slots = [torch.empty(shape, dtype=dtype, device=device).zero_() for _ in range(num_layers)]
         self.keys = [both[:, :kv_heads].transpose(0, 1).unsqueeze(0) for both in self.slots]
         self.values = [both[:, kv_heads:].transpose(0, 1).unsqueeze(0) for both in self.slots]
         self._extents: list[Extent] = []  # sorted by start
@@ -44,25 +49,45 @@ class KVCache:
 
     @property
     def tokens_used(self) -> int:
-        """Slots that belong to an extent."""
-        return sum(extent.size for extent in self._extents)
+        """Slots that belong to a sequence."""
+        return sum(extent.size for extent in self._extents if not extent.kept)
+
+    @property
+    def tokens_kept(self) -> int:
+        """Slots of kept extents, which are free as soon as somebody needs them."""
+        return sum(extent.size for extent in self._extents if extent.kept)
 
     def reserve(self, num_tokens: int) -> Extent | None:
         """Give out the first gap that holds num_tokens slots (rounded up), or None; adds one extent."""
-        size = min(-(-num_tokens // ROUND_TO) * ROUND_TO, self.capacity)
-        if num_tokens > size:
+        size = self._rounded(num_tokens)
+        start = self._first_gap(size, self._extents)
+        if num_tokens > size or start is None:
             return None
-        start = 0
-        for index, extent in enumerate(self._extents):
-            if extent.start - start >= size:
-                return self._insert(index, Extent(start, size))
-            start = extent.start + extent.size
-        return self._insert(len(self._extents), Extent(start, size)) if self.capacity - start >= size else None
+        extent = Extent(start, size)
+        insort(self._extents, extent, key=lambda one: one.start)
+        return extent
+
+    def fits_without_kept(self, num_tokens: int) -> bool:
+        """Whether num_tokens slots could be reserved if every kept extent were released."""
+        left = (extent for extent in self._extents if not extent.kept)
+        return num_tokens <= self.capacity and self._first_gap(self._rounded(num_tokens), left) is not None
 
     def commit(self, extent: Extent, num_tokens: int) -> None:
         """Make the next num_tokens slots part of the sequence; mutates extent.length."""
         assert 0 <= num_tokens <= extent.size - extent.length, "commit beyond the extent"
         extent.length += num_tokens
+
+    def copy(self, source: Extent, target: Extent, num_tokens: int) -> None:
+        """Begin an empty extent with the first num_tokens committed tokens of another; mutates target.length."""
+        assert target.length == 0 and num_tokens <= min(source.length, target.size), "nothing committed to copy"
+        for both in self.slots:
+            both[target.start : target.start + num_tokens] = both[source.start : source.start + num_tokens]
+        target.length = num_tokens
+
+    def keep(self, extent: Extent) -> None:
+        """Give back the slots after the committed ones (rounded up) and keep those; mutates the extent."""
+        extent.size = self._rounded(extent.length)
+        extent.kept = True
 
     def release(self, extent: Extent) -> None:
         """Give the slots back; an extent is released once."""
@@ -79,6 +104,14 @@ class KVCache:
             end = extent.start + extent.size
         assert end <= self.capacity, "extent beyond the cache"
 
-    def _insert(self, index: int, extent: Extent) -> Extent:
-        self._extents.insert(index, extent)
-        return extent
+    def _rounded(self, num_tokens: int) -> int:
+        return min(-(-num_tokens // ROUND_TO) * ROUND_TO, self.capacity)
+
+    def _first_gap(self, size: int, extents: Iterable[Extent]) -> int | None:
+        """Where the first `size` slots begin that none of the extents, sorted by start, owns."""
+        start = 0
+        for extent in extents:
+            if extent.start - start >= size:
+                return start
+            start = extent.start + extent.size
+        return start if self.capacity - start >= size else None

@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from swift_backend.config import EngineConfig, resolve_dtype
+from swift_backend.cores import available_cores
 from swift_backend.errors import ConfigError
 from swift_backend.kv_cache import KVCache
 from swift_backend.model.checkpoint import resolve_model
@@ -18,8 +19,9 @@ from swift_backend.model.weights import Weights
 from swift_backend.runner import Runner
 from swift_backend.text.tokenizer import Tokenizer
 
-CACHE_SHARE = 0.25
-CACHE_CONTEXTS = 8
+# What is left is for activations, and on a CPU for everything else on the machine.
+CPU_CACHE_SHARE, GPU_CACHE_SHARE = 0.25, 0.8
+CPU_CACHE_CONTEXTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,14 @@ class LoadedModel:
 def load_model(config: EngineConfig) -> LoadedModel:
     """Load weights and tokenizer and allocate the cache; raises ModelLoadError or ConfigError."""
     device = config.torch_device()
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), available_cores()))
     dtype_name = resolve_dtype(config.dtype)
     dtype = getattr(torch, dtype_name)
     directory = resolve_model(config.model, dtype_name)
     model_config = read_config(directory)
     decoder = load_decoder(model_config, Weights.open(directory), dtype, device)
     kv_dtype = torch.float32 if device.type == "cpu" else dtype
-    capacity = config.kv_cache_tokens or default_capacity(model_config, kv_dtype, device)
+    capacity = config.kv_cache_tokens or default_capacity(config, model_config, kv_dtype, device)
     if capacity < 2:
         raise ConfigError("not enough free memory for a KV cache; set kv_cache_tokens or use a smaller model")
     cache = KVCache(
@@ -50,8 +53,14 @@ def load_model(config: EngineConfig) -> LoadedModel:
     return LoadedModel(directory, dtype_name, Runner(decoder, cache, device), Tokenizer.load(directory))
 
 
-def default_capacity(config: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
-    """Tokens that a share of the free memory holds, at most a few times the context length."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * kv_dtype.itemsize
-    return min(int(CACHE_SHARE * free / token_bytes), CACHE_CONTEXTS * config.context_length)
+def default_capacity(config: EngineConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
+    """Tokens that a share of the memory that is free now holds, and no more than requests could ever use.
+
+    On a CPU at most a few whole contexts: the memory is taken at once, and others want some too.
+    """
+    on_gpu = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
+    share = config.kv_cache_share or (GPU_CACHE_SHARE if on_gpu else CPU_CACHE_SHARE)
+    token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * kv_dtype.itemsize
+    contexts = config.max_running if on_gpu else min(config.max_running, CPU_CACHE_CONTEXTS)
+    return min(int(share * free / token_bytes), contexts * model.context_length)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from swift_backend.sequence import Sequence
+
+# A prompt moves on by so many tokens a step, however dear they are.
+LEAST_CHUNK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +26,42 @@ class Work:
         return self.sequence.kv_len + self.num_tokens == len(self.sequence.tokens)
 
 
-def plan_step(running: Iterable[Sequence], budget: int, max_draft_tokens: int) -> list[Work]:
+class Pace(Protocol):
+    """What the costs of passes say about a step: see pace.MeasuredPace."""
+
+    def draft_limit(self, num_decoding: int, num_drafting: int, most: int) -> int:
+        """The longest draft, at most `most`, while so many sequences decode and so many of them draft."""
+        ...
+
+    def chunk(self, decoding: list[Sequence], chunks: list[Work], first: int) -> int:
+        """How many tokens of a prompt, from position `first` on, can join a step that has these already."""
+        ...
+
+
+def plan_step(running: Iterable[Sequence], budget: int, max_draft_tokens: int, pace: Pace) -> list[Work]:
     """Share the step's token budget; sequences that come first in `running` are served first.
 
     A sequence wants the tokens it has not computed, plus its draft. Every decoding sequence gets its one token before
     any prompt gets a chunk, so that a long prompt holds nobody up, and a token is kept back for prompts, so that
-    many decoding sequences do not starve them. Drafts get what is left.
+    many decoding sequences do not starve them. Drafts get what is left. A paused sequence gets nothing.
     """
-    sequences = list(running)
+    sequences = [s for s in running if not s.paused]
     decoding = [s for s in sequences if not s.prefilling]
     prompts = [s for s in sequences if s.prefilling]
     decoding = decoding[: budget - 1 if prompts else budget]
     budget -= len(decoding)
     chunks: list[Work] = []
     for sequence in prompts:
-        granted = min(len(sequence.tokens) - sequence.kv_len, budget)
+        allowed = max(pace.chunk(decoding, chunks, sequence.kv_len), 0 if chunks else LEAST_CHUNK)
+        granted = min(len(sequence.tokens) - sequence.kv_len, budget, allowed)
         if granted:
             chunks.append(Work(sequence, granted, 0))
             budget -= granted
+    limits = [draft_limit(sequence, max_draft_tokens) for sequence in decoding]
+    longest = pace.draft_limit(len(decoding), sum(limit > 0 for limit in limits), max_draft_tokens)
     steps: list[Work] = []
-    for sequence in decoding:
-        draft = min(draft_limit(sequence, max_draft_tokens), budget)
+    for sequence, limit in zip(decoding, limits, strict=True):
+        draft = min(limit, longest, budget)
         steps.append(Work(sequence, 1, draft))
         budget -= draft
     return steps + chunks

@@ -9,6 +9,7 @@ committed  part of the answer for good  emitted    sent to the client
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Extent:
-    """The cache slots [start, start + size) of one sequence; the first `length` hold committed tokens."""
+    """The cache slots [start, start + size) of one sequence; the first `length` hold committed tokens.
+
+    kept: its sequence has ended, and what it holds may serve others until the room is needed.
+    """
 
     start: int
     size: int
     length: int = 0
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class RequestStats:
     """What speculation did for one request so far.
 
     Times are in seconds; draft_seconds and verify_seconds are its share of passes that several requests were in.
+    reused_prompt_tokens: how much of the prompt was in the cache already.
     """
 
     rounds: int = 0
@@ -46,6 +52,7 @@ class RequestStats:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     skipped_layers: tuple[int, ...] = ()
+    reused_prompt_tokens: int = 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -98,7 +105,7 @@ class Output:
 class Request:
     """A valid request on its way to the engine; `on_output` is called on the engine thread and must not block.
 
-    bad_word_ids: the id sequences of params.bad_words; the engine fills them in.
+    bad_word_ids: the id sequences of params.bad_words; the engine fills them in. label: what the client calls it.
     """
 
     request_id: str
@@ -107,12 +114,7 @@ class Request:
     on_output: Callable[[Output], None]
     arrived: float = field(default_factory=monotonic)
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def deadline(self) -> float | None:
-        """When the request must have ended, on the monotonic clock."""
-        timeout = self.params.timeout_ms
-        return None if timeout is None else self.arrived + timeout / 1000
+    label: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,13 +128,17 @@ class Sequence:
     request: Request
     max_tokens: int
     seed: int
-    text: Any  # text.stream.TextStream: turns committed ids into emitted text
+    text: Any = None  # text.stream.TextStream: turns committed ids into emitted text
     processors: Any = None  # processors.Processors, for requests that change their logits
     tokens: list[int] = field(default_factory=list)
     extent: Extent | None = None
     layer_set: Any = None  # speculation.layer_set.LayerSet, chosen at the end of prefill
+    drafting_failed: bool = False
     brake: Any = None  # speculation.brake.Brake, for requests whose drafting must pay
-    similarity: torch.Tensor | None = None
+    similarity: torch.Tensor | None = None  # float32 [layers], summed over similarity_tokens prompt tokens
+    similarity_tokens: int = 0
+    reused_tokens: int = 0  # of the prompt, from the cache
+    paused: bool = False  # its reader lags behind
     cumulative_logprob: float = 0.0
     finish_reason: str = ""
     rounds: int = 0
@@ -143,8 +149,12 @@ class Sequence:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
 
+    deadline: float = math.inf  # on the monotonic clock
+
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
+        if self.params.timeout_ms is not None:
+            self.deadline = self.request.arrived + self.params.timeout_ms / 1000
 
     @property
     def params(self) -> SamplingParams:
@@ -173,13 +183,31 @@ class Sequence:
         return self.kv_len < len(self.tokens) - 1 or self.num_output_tokens == 0
 
     @property
+    def mean_similarity(self) -> torch.Tensor | None:
+        """Each layer's similarity over the part of the prompt that was looked at, float32 [layers]."""
+        return None if self.similarity is None else self.similarity / self.similarity_tokens
+
+    @property
     def may_draft(self) -> bool:
         """Whether the next decode round begins with a draft."""
+        if self.drafting_failed:
+            return False
         return self.params.speculation != "off" and (self.brake is None or self.brake.released)
 
     @property
     def finished(self) -> bool:
         return self.finish_reason != ""
+
+    def begin_with(self, num_tokens: int, mean_similarity: torch.Tensor | None) -> None:
+        """Note that the cache held the first num_tokens of the prompt, and how similar the layers were there."""
+        self.reused_tokens = num_tokens
+        if mean_similarity is not None:
+            self.note_similarity(mean_similarity * num_tokens, num_tokens)
+
+    def note_similarity(self, sums: torch.Tensor, num_tokens: int) -> None:
+        """Add the similarity of each layer, float32 [layers], summed over another num_tokens of the prompt."""
+        self.similarity = sums if self.similarity is None else self.similarity + sums
+        self.similarity_tokens += num_tokens
 
     def append(self, token_id: int) -> None:
         """Commit a token."""
@@ -230,4 +258,5 @@ class Sequence:
             draft_seconds=self.draft_seconds,
             verify_seconds=self.verify_seconds,
             skipped_layers=self.layer_set.skipped_layers if self.layer_set is not None else (),
+            reused_prompt_tokens=self.reused_tokens,
         )

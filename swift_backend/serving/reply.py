@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,12 +19,14 @@ from swift_backend.serving.triton_request import inference_response
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """The way back to one client. Used by one thread at a time.
+    """The way back to one client. What it sends is sent by one thread at a time, its owner; see Responder.
 
     request_id: the engine's, unique. client_id: the client's, may be empty or used twice.
     stream: one response per delivery; otherwise everything waits in `held` for the one and only response.
     prompt_text: called once, before the first text, where the client wants its prompt back.
     token_text: how a token reads, where the client wants logprobs.
+    pending: outputs that nobody looked at yet, the last of all of them if `over`. paused: its request is held until
+        they are sent. withdrawn: its request was cancelled, perhaps before the engine knew it.
     """
 
     request_id: str
@@ -36,6 +39,11 @@ class Reply:
     client_left: bool = False
     failure: Exception | None = None
     poll_at: float = 0.0
+    pending: deque[Output] = field(default_factory=deque)
+    owned: bool = False
+    over: bool = False
+    paused: bool = False
+    withdrawn: bool = False
     closed: bool = False
 
     @property

@@ -1,59 +1,90 @@
-"""Who sends the answers? One thread between engine and Triton, since each send is a round trip between processes."""
+"""Who sends the answers? Threads between engine and Triton, since each send is a round trip between processes."""
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock
 from time import monotonic
+from typing import Protocol
 
 from swift_backend.errors import SwiftError, Unavailable
 from swift_backend.sequence import Output
 from swift_backend.serving.reply import Reply
+from swift_backend.serving.sender_threads import SenderThreads
 
 POLL_SECONDS = 0.25
+# A reader that has so many outputs to come pauses its own request.
+MOST_UNSENT = 16
+
+
+class Control(Protocol):
+    """What the responder asks of the engine; any thread."""
+
+    def cancel(self, request_id: str) -> None:
+        """End a request."""
+
+    def pause(self, request_id: str, paused: bool) -> None:
+        """Hold a request, or let it go on."""
 
 
 class Responder:
-    """The sender thread and the replies that are still open.
+    """The replies that are still open, and the threads that send.
 
-    cancel: tells the engine to end a request, by the engine's id.
-    log_error: writes one line to the server's log.
-    clock: seconds, monotonic.
+    A reply is worked on by one thread at a time, its owner: then its outputs stay in order. So a send that blocks holds
+    up this one client, whose request is paused, and nobody else: SenderThreads puts another thread in place.
+
+    engine: called when it is needed for the first time, since it is made later than the responder.
+    log_error: writes one line to the server's log. clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        cancel: Callable[[str], None],
+        engine: Callable[[], Control],
         log_error: Callable[[str], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._cancel = cancel
+        self._engine = engine
         self._log_error = log_error
         self._clock = clock
-        self._queue: SimpleQueue[Output | None] = SimpleQueue()
+        self._ready: SimpleQueue[Reply | None] = SimpleQueue()
         self._open: dict[str, Reply] = {}
         self._lock = Lock()
-        self._thread = Thread(target=self._run, name="swift-responder", daemon=True)
+        self._threads = SenderThreads(lambda: self.step(POLL_SECONDS))
 
     def start(self) -> None:
-        """Start the sender thread."""
-        self._thread.start()
+        """Start sending."""
+        self._threads.start()
 
     def open(self, reply: Reply) -> None:
         """Expect outputs for this reply, until one of them is the last. Any thread."""
-        reply.poll_at = self._clock() + POLL_SECONDS
         with self._lock:
-            self._open[reply.request_id] = reply
+            if not reply.over:
+                reply.poll_at = self._clock() + POLL_SECONDS
+                self._open[reply.request_id] = reply
 
     def on_output(self, output: Output) -> None:
-        """Queue an output for sending. Any thread; never blocks."""
-        self._queue.put(output)
+        """Queue an output for sending; nothing counts after the last. Any thread; never blocks."""
+        with self._lock:
+            reply = self._open.get(output.request_id)
+            if reply is None or reply.over:
+                return
+            reply.pending.append(output)
+            reply.over = output.finished
+            lags = len(reply.pending) > MOST_UNSENT and not (reply.paused or reply.over)
+            reply.paused |= lags
+            ready = not reply.owned
+            reply.owned = True
+        if lags:
+            self._engine().pause(output.request_id, True)
+        if ready:
+            self._ready.put(reply)
 
     def fail(self, request_id: str, error: SwiftError) -> None:
         """Queue an error as the last output of an open request. Any thread."""
-        self._queue.put(Output(request_id, finish_reason="error", error=error))
+        self.on_output(Output(request_id, finish_reason="error", error=error))
 
     def fail_open(self, error: SwiftError) -> None:
         """End every request that is still open once the queue has been worked off. Any thread."""
@@ -62,58 +93,48 @@ class Responder:
 
     def stop(self, client_id: str) -> bool:
         """Cancel the open requests with this Triton id, and tell whether there were any. Any thread."""
-        found = [reply for reply in self._replies() if client_id and reply.client_id == client_id]
+        found = [reply for reply in self._replies() if client_id and reply.client_id == client_id and not reply.over]
         for reply in found:
-            self._cancel(reply.request_id)
+            self._withdraw(reply)
         return bool(found)
 
     def close(self, timeout: float) -> bool:
-        """Send what is queued, end what is still open, stop the thread; False if that took too long (seconds)."""
-        self._queue.put(None)
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        """Send what is queued, end what is still open, stop the threads; False if that took too long (seconds)."""
+        self._ready.put(None)
+        return self._threads.join(timeout)
 
     def step(self, wait: float) -> bool:
         """Send everything that is queued, waiting up to `wait` seconds for it; False after close."""
-        news, closing = self._collect(wait)
-        for request_id, outputs in news.items():
-            self._deliver(request_id, outputs)
-        if closing:
-            for reply in self._replies():
-                error = Unavailable("the server is shutting down")
-                self._deliver(reply.request_id, [Output(reply.request_id, finish_reason="error", error=error)])
-        else:
-            self._poll_clients()
-        return not closing
-
-    def _run(self) -> None:
-        while self.step(POLL_SECONDS):
-            pass
-
-    def _collect(self, wait: float) -> tuple[dict[str, list[Output]], bool]:
-        """All queued outputs, by request in order of arrival: one response then carries several (fewer round trips)."""
-        news: dict[str, list[Output]] = {}
         try:
-            item = self._queue.get(timeout=wait) if wait else self._queue.get_nowait()
-            while item is not None:
-                outputs = news.setdefault(item.request_id, [])
-                if not outputs or not outputs[-1].finished:  # nothing counts after the last
-                    outputs.append(item)
-                item = self._queue.get_nowait()
-            return news, True
+            reply = self._ready.get(timeout=wait) if wait else self._ready.get_nowait()
+            while reply is not None:
+                self._deliver(reply)
+                reply = self._ready.get_nowait()
         except Empty:
-            return news, False
+            self._poll_clients()
+            return True
+        self.fail_open(Unavailable("the server is shutting down"))
+        with contextlib.suppress(Empty):
+            while True:
+                reply = self._ready.get_nowait()
+                if reply is not None:
+                    self._deliver(reply)
+        self._ready.put(None)  # for the other threads
+        return False
 
-    def _deliver(self, request_id: str, outputs: list[Output]) -> None:
+    def _deliver(self, reply: Reply) -> None:
+        """Send what one reply has pending; one response then carries several outputs (fewer round trips)."""
         with self._lock:
-            reply = self._open.get(request_id)
-        if reply is None:
-            return
-        if not reply.closed:
-            self._tell(reply, outputs)
+            outputs = list(reply.pending)
+            reply.pending.clear()
+        if outputs:
+            with self._threads.sending():
+                self._tell(reply, outputs)
         if reply.closed:
             with self._lock:
-                del self._open[request_id]
+                self._open.pop(reply.request_id, None)
+        else:
+            self._disown(reply)
 
     def _tell(self, reply: Reply, outputs: list[Output]) -> None:
         try:
@@ -127,7 +148,7 @@ class Responder:
         if reply.failure is None:
             reply.failure = error
             self._log_error(f"request {reply.label}: the answer could not be sent\n{_trace(error)}")
-            self._cancel(reply.request_id)
+            self._withdraw(reply)
         if finished and not reply.closed:
             self._last_word(reply, error)
 
@@ -141,16 +162,40 @@ class Responder:
         """Ask Triton about each client that just got a chunk, and about the others every POLL_SECONDS."""
         now = self._clock()
         for reply in self._replies():
-            if reply.poll_at <= now and not reply.client_left:
+            if reply.poll_at <= now and not reply.client_left and self._own(reply):
                 reply.poll_at = now + POLL_SECONDS
                 self._poll(reply)
+                self._disown(reply)
 
     def _poll(self, reply: Reply) -> None:
         try:
             if reply.is_cancelled():
-                self._cancel(reply.request_id)
+                self._withdraw(reply)
         except Exception as error:
             self._break(reply, error, finished=False)
+
+    def _withdraw(self, reply: Reply) -> None:
+        reply.withdrawn = True
+        self._engine().cancel(reply.request_id)
+
+    def _own(self, reply: Reply) -> bool:
+        """Become a reply's owner, unless it has one, or is over."""
+        with self._lock:
+            if reply.owned or reply.over:
+                return False
+            reply.owned = True
+            return True
+
+    def _disown(self, reply: Reply) -> None:
+        """Leave a reply to whoever comes next; one that lagged and has caught up lets its request go on."""
+        with self._lock:
+            reply.owned = bool(reply.pending)
+            ready, resumes = reply.owned, reply.paused and len(reply.pending) <= MOST_UNSENT // 2
+            reply.paused &= not resumes
+        if ready:
+            self._ready.put(reply)
+        if resumes:
+            self._engine().pause(reply.request_id, False)
 
     def _replies(self) -> list[Reply]:
         with self._lock:

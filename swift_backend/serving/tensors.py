@@ -41,6 +41,9 @@ class Inputs(Protocol):
     def parameters(self) -> str:
         """The request parameters as a JSON object, or an empty string."""
 
+    def timeout_us(self) -> int:
+        """Triton's own request timeout in microseconds, 0 for none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -92,12 +95,15 @@ def read_flag(inputs: Inputs, name: str, default: bool = False) -> bool:
 def _sampling_params(inputs: Inputs) -> SamplingParams:
     """The keys of sampling_parameters (an empty string is none) and the request parameters, checked."""
     values = read_json_object("sampling_parameters", _string(inputs, "sampling_parameters") or "{}")
-    for key, value in _request_parameters(inputs).items():
+    parameters = read_json_object("parameters", inputs.parameters() or "{}")
+    for key, value in _ours(parameters).items():
         if values.get(key) is None:
             values[key] = value
         else:
             _check_same(key, values[key], value)
     params = SamplingParams.from_mapping(values)
+    deadlines = [params.timeout_ms, _milliseconds(inputs.timeout_us()), _milliseconds(parameters.get("timeout"))]
+    params = replace(params, timeout_ms=min((one for one in deadlines if one is not None), default=None))
     if params.logprobs is None and read_flag(inputs, "return_logprobs"):
         return replace(params, logprobs=0)
     return params
@@ -111,11 +117,19 @@ def _check_same(key: str, inner: Any, outer: Any) -> None:
         raise InvalidRequest(key[:80], f"{key[:80]} is given twice with different values: {both}")
 
 
-def _request_parameters(inputs: Inputs) -> dict[str, Any]:
-    """The request parameters that are ours."""
-    values = read_json_object("parameters", inputs.parameters() or "{}")
-    ours = values.keys() - RESERVED_PARAMETERS
-    return {key: value for key, value in values.items() if key in ours and not key.startswith(RESERVED_PREFIX)}
+def _ours(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The request parameters that are sampling keys, or are meant to be."""
+    ours = parameters.keys() - RESERVED_PARAMETERS
+    return {key: value for key, value in parameters.items() if key in ours and not key.startswith(RESERVED_PREFIX)}
+
+
+def _milliseconds(timeout: Any) -> int | None:
+    """Triton's request timeout, in microseconds, rounded up; over HTTP it is a parameter like any other. 0 is none."""
+    if timeout is None or timeout == 0:
+        return None
+    if type(timeout) is not int or timeout < 0:
+        raise InvalidRequest("timeout", f"timeout must be a whole number of microseconds, got {shown(timeout)}")
+    return -(-timeout // 1000)
 
 
 def _token_ids(inputs: Inputs, name: str) -> list[int]:

@@ -12,6 +12,7 @@ from swift_backend.errors import InvalidRequest, SwiftError
 from swift_backend.model.checkpoint import resolve_model
 from swift_backend.model.config import read_config
 from swift_backend.serving.answer import input_id_arrays
+from swift_backend.serving.guardian import guard_this_stub
 from swift_backend.serving.tensors import read_prompt
 from swift_backend.serving.triton_errors import printable, triton_error
 from swift_backend.serving.triton_request import TritonRequest, engine_options, inference_response
@@ -28,12 +29,18 @@ class TritonPythonModel:
             directory = resolve_model(config.model, resolve_dtype(config.dtype), progress=pb_utils.Logger.log_info)
             self._tokenizer = Tokenizer.load(directory)
             self._model = read_config(directory)
+            self._guardian = guard_this_stub(args["model_name"]) if config.exit_on_failure else None
         except SwiftError as error:
             raise pb_utils.TritonModelException(printable(str(error))) from None
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response per request, in order; a wrong request gets an error of its own."""
         return [self._respond(request) for request in requests]
+
+    def finalize(self) -> None:
+        """End in peace."""
+        if self._guardian is not None:
+            self._guardian.goodbye()
 
     def _respond(self, request: Any) -> pb_utils.InferenceResponse:
         inputs, label = TritonRequest(request), "''"

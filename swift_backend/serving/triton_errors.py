@@ -23,6 +23,12 @@ def error_code(error: BaseException) -> Any:
     return pb_utils.TritonError.INTERNAL
 
 
+def outcome_of(error: BaseException) -> str:
+    """What the metrics call a request that was refused with this error."""
+    outcomes = {pb_utils.TritonError.INVALID_ARG: "invalid", pb_utils.TritonError.UNAVAILABLE: "unavailable"}
+    return outcomes.get(error_code(error), "error")
+
+
 def triton_error(error: BaseException, request_id: str) -> pb_utils.TritonError:
     """The error as the client sees it; internal ones carry the request's id, so that the log can be searched."""
     code = error_code(error)

@@ -30,6 +30,10 @@ class TritonRequest:
         """The request parameters as JSON; InvalidRequest where one of them is not UTF-8."""
         return _text("parameters", self._request.parameters)
 
+    def timeout_us(self) -> int:
+        """Triton's own request timeout in microseconds, 0 where the client set none; over gRPC only."""
+        return int(self._request.timeout())
+
     def client_id(self) -> str:
         """What the client calls its request, "" for nothing; InvalidRequest where that is not UTF-8."""
         return _text("id", self._request.request_id)

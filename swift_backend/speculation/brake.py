@@ -34,10 +34,15 @@ class Brake:
         """Whether the next round may draft."""
         return self.waiting == 0
 
-    def note_round(self, accepted: int, draft_seconds: float, verify_seconds: float) -> None:
-        """Count a decode round: its accepted tokens, and the seconds of drafting and of the full pass."""
+    def note_round(self, accepted: int, draft_seconds: float, verify_seconds: float, *, may_draft: bool = True) -> None:
+        """Count a decode round: its accepted tokens, and the seconds of drafting and of the full pass.
+
+        may_draft: false where somebody else forbade a draft, which says nothing about drafting.
+        """
         if self.waiting:
             self.waiting -= 1
+            return
+        if not may_draft:
             return
         self.trials += 1
         self.accepted = MEMORY * self.accepted + accepted

@@ -17,11 +17,16 @@ class Draft:
 
     probs: for each token the distribution, float64 [vocab], that it was drawn from; None for drafts that were found
     rather than drawn, and where acceptance does not need it. seconds: this sequence's share of the drafting time.
+    passes: how many draft passes the sequence was in; one more than tokens where the last one was too unsure.
+    drafter: who made it, in the metrics. skipped_sublayers: how many of them those passes left out.
     """
 
     token_ids: tuple[int, ...] = ()
     probs: tuple[torch.Tensor, ...] | None = None
     seconds: float = 0.0
+    passes: int = 0
+    drafter: str = "other"
+    skipped_sublayers: int = 0
 
     def __len__(self) -> int:
         return len(self.token_ids)

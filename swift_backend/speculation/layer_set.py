@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -21,6 +21,20 @@ class LayerSet:
             assert 0 <= layer < num_layers, "layer out of range"
             mask |= 0b11 << (2 * layer)
         return cls(num_layers, mask)
+
+    @classmethod
+    def common(cls, sets: Sequence[LayerSet]) -> LayerSet:
+        """One set for several sequences, as large as theirs are on average: the sublayers that most of them skip.
+
+        Ties go to the lower sublayer.
+        """
+        first = sets[0]
+        if all(one == first for one in sets):
+            return first
+        votes = [sum(not one.keeps(sublayer) for one in sets) for sublayer in range(2 * first.num_layers)]
+        size = round(sum(votes) / len(sets))
+        ranked = sorted(range(len(votes)), key=lambda sublayer: (-votes[sublayer], sublayer))
+        return cls(first.num_layers, sum(1 << sublayer for sublayer in ranked[:size]))
 
     def keeps(self, sublayer: int) -> bool:
         """Whether the draft pass computes this sublayer."""

@@ -16,6 +16,7 @@ from swift_backend.sequence import Sequence
 from swift_backend.speculation.draft import Draft
 from swift_backend.speculation.layer_set import LayerSet
 
+DRAFTER = "layer_skip"
 GREEDY_CONFIDENCE = 0.65
 SAMPLING_CONFIDENCE = 0.80
 SAMPLING_TEMPERATURE = 0.7
@@ -30,7 +31,10 @@ def confidence_threshold(params: SamplingParams) -> float:
 
 
 class LayerSkipDrafter:
-    """Drafts with the active layers of each sequence's layer set, one set per pass.
+    """Drafts with the active layers of one layer set for all sequences of a pass.
+
+    A layer costs the same for one row as for some, so sequences with different sets would pay for the union of their
+    layers: what most of them skip is skipped (LayerSet.common).
 
     A token whose confidence, max softmax(logits), is below ε ends the draft and is not part of it. The draft pass
     reads the full model's cache and writes its own keys and values into the tail, where verification overwrites them.
@@ -43,13 +47,15 @@ class LayerSkipDrafter:
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
         """See Drafter; sequences without a layer set, or with an empty one, get an empty draft."""
         paths = [_Path(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
-        for layer_set in dict.fromkeys(path.layer_set for path in paths if path.layer_set):
-            group = [path for path in paths if path.layer_set == layer_set and path.open]
+        group = [path for path in paths if path.layer_set and path.open]
+        if group:
             started = perf_counter()
+            layer_set = LayerSet.common([path.layer_set for path in group if path.layer_set])
             while active := [path for path in group if path.open]:
                 self._extend(active, layer_set.kept)
             for path in group:
                 path.seconds = (perf_counter() - started) / len(group)
+                path.skipped = layer_set.skip_mask.bit_count()
         return [path.finish(self._with_probs) for path in paths]
 
     @torch.inference_mode()
@@ -79,6 +85,7 @@ class _Path:
         self._probs: list[torch.Tensor] = []
         self._unsure = False
         self.seconds = 0.0
+        self.skipped = 0
         self.layer_set: LayerSet | None = sequence.layer_set
 
     @property
@@ -104,4 +111,6 @@ class _Path:
             self._probs.append(probs)
 
     def finish(self, with_probs: bool) -> Draft:
-        return Draft(tuple(self._tokens), tuple(self._probs) if with_probs else None, self.seconds)
+        probs = tuple(self._probs) if with_probs else None
+        passes = len(self._tokens) + self._unsure
+        return Draft(tuple(self._tokens), probs, self.seconds, passes, DRAFTER, self.skipped if passes else 0)

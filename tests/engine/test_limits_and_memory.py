@@ -80,6 +80,8 @@ def test_no_slot_beyond_the_committed_ones_is_read(llm: SwiftLLM, plain: list[in
         for sequence in engine._running:
             assert sequence.extent is not None
             committed[sequence.extent.start : sequence.extent.start + sequence.kv_len] = True
+        for extent in (extent for extent in cache._extents if extent.kept):
+            committed[extent.start : extent.start + extent.length] = True
         for both in cache.slots:
             both[~committed] = torch.nan
 

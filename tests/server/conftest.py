@@ -23,6 +23,22 @@ def tiny_chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def lasting_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a context that a stream takes minutes to fill."""
+    config = tiny_config("llama", max_position_embeddings=32768)
+    directory = save_tiny_model(tmp_path_factory.mktemp("lasting"), config)
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def lasting_environment(lasting_model: Path) -> dict[str, str]:
+    """For servers of that model."""
+    options = {"MODEL": str(lasting_model), "DTYPE": "float32", "DEBUG": "true", "KV_CACHE_TOKENS": "200000"}
+    return {f"SWIFT_{name}": value for name, value in options.items()}
+
+
+@pytest.fixture(scope="session")
 def tiny_server(tiny_chat_model: Path) -> Iterator[RunningServer]:
     """float32, so that answers are exact; debug, so that every step checks the engine's invariants."""
     environment = {"SWIFT_MODEL": str(tiny_chat_model), "SWIFT_DTYPE": "float32", "SWIFT_DEBUG": "true"}

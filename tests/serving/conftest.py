@@ -93,9 +93,58 @@ class Logger:
         cls.lines.append(("info", message))
 
     @classmethod
+    def log_warn(cls, message: str) -> None:
+        message.encode("utf-8")
+        cls.lines.append(("warn", message))
+
+    @classmethod
     def log_error(cls, message: str) -> None:
         message.encode("utf-8")
         cls.lines.append(("error", message))
+
+    @classmethod
+    def log_verbose(cls, message: str) -> None:
+        message.encode("utf-8")
+        cls.lines.append(("verbose", message))
+
+
+class Metric:
+    """Sums what was added under its family's name and labels, whoever made it, like Triton's."""
+
+    values: ClassVar[dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    observed: ClassVar[dict[str, list[float]]] = {}
+
+    def __init__(self, family: MetricFamily, labels: dict[str, str], buckets: list[float] | None) -> None:
+        if (family.kind == "histogram") != bool(buckets):
+            raise TritonModelException("buckets are for histograms, which need them")
+        if buckets and (sorted(buckets) != buckets or not all(isinstance(one, float) for one in buckets)):
+            raise TritonModelException("buckets must be sorted numbers")
+        self._family, self._key = family, (family.name, tuple(sorted(labels.items())))
+        if buckets:
+            self.observed.setdefault(family.name, [])
+        else:
+            self.values.setdefault(self._key, 0.0)
+
+    def increment(self, value: float) -> None:
+        if value < 0 and self._family.kind != "gauge":
+            raise TritonModelException("counters only grow")
+        self.values[self._key] += value
+
+    def observe(self, value: float) -> None:
+        self.observed[self._family.name].append(value)
+
+
+class MetricFamily:
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+    available = True
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        if not self.available:
+            raise TritonModelException("failed to create metric family: metrics are disabled")
+        self.name, self.description, self.kind = name, description, kind
+
+    def Metric(self, labels: dict[str, str], buckets: list[float] | None = None) -> Metric:
+        return Metric(self, labels, buckets)
 
 
 def get_input_tensor_by_name(request: FakeRequest, name: str) -> Tensor | None:
@@ -158,9 +207,11 @@ def value(array: np.ndarray) -> Any:
 class FakeRequest:
     """What the client wrote as bytes is decoded when it is asked for, as the real one does."""
 
-    def __init__(self, inputs: dict[str, np.ndarray], request_id: str | bytes, parameters: Any) -> None:
+    def __init__(
+        self, inputs: dict[str, np.ndarray], request_id: str | bytes, parameters: Any, timeout: int = 0
+    ) -> None:
         self._inputs = [Tensor(name, array) for name, array in inputs.items()]
-        self._request_id, self._parameters = request_id, parameters
+        self._request_id, self._parameters, self._timeout = request_id, parameters, timeout
         self.sender = FakeSender()
 
     def inputs(self) -> list[Tensor]:
@@ -171,6 +222,9 @@ class FakeRequest:
 
     def parameters(self) -> str:
         return self._parameters.decode() if isinstance(self._parameters, bytes) else json.dumps(self._parameters)
+
+    def timeout(self) -> int:
+        return self._timeout
 
     def get_response_sender(self) -> FakeSender:
         return self.sender
@@ -198,16 +252,23 @@ class FakeTriton:
         self.senders: list[FakeSender] = []
         self.log: list[tuple[str, str]] = Logger.lines
         self.log.clear()
+        Metric.values.clear()
+        Metric.observed.clear()
 
     def sender(self, **state: Any) -> FakeSender:
         self.senders.append(FakeSender(**state))
         return self.senders[-1]
 
     def request(
-        self, request_id: str | bytes = "", parameters: Any = None, decoupled: bool = True, **inputs: Any
+        self,
+        request_id: str | bytes = "",
+        parameters: Any = None,
+        decoupled: bool = True,
+        microseconds: int = 0,
+        **inputs: Any,
     ) -> FakeRequest:
         tensors = {name: tensor_of(value) for name, value in inputs.items()}
-        request = FakeRequest(tensors, request_id, parameters or {})
+        request = FakeRequest(tensors, request_id, parameters or {}, microseconds)
         if decoupled:
             self.senders.append(request.sender)
         return request
@@ -218,6 +279,14 @@ class FakeTriton:
     def errors(self) -> list[str]:
         return [message for level, message in self.log if level == "error"]
 
+    def count(self, name: str, **labels: str) -> float:
+        """The value of a counter or gauge in /metrics."""
+        return Metric.values[name, tuple(sorted(labels.items()))]
+
+    def observed(self, name: str) -> list[float]:
+        """What a histogram was told."""
+        return Metric.observed[name]
+
     def verify(self) -> None:
         """Every request ended, with exactly one FINAL and nothing after it."""
         for sender in self.senders:
@@ -226,7 +295,8 @@ class FakeTriton:
 
 def install() -> None:
     module: Any = ModuleType("triton_python_backend_utils")
-    for thing in (TritonError, TritonModelException, Tensor, InferenceResponse, Logger, get_input_tensor_by_name):
+    things = (TritonError, TritonModelException, Tensor, InferenceResponse, Logger, MetricFamily)
+    for thing in (*things, get_input_tensor_by_name):
         setattr(module, thing.__name__, thing)
     module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
     sys.modules["triton_python_backend_utils"] = module

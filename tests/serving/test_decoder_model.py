@@ -14,6 +14,7 @@ import pytest
 from swift_backend import engine_thread
 from swift_backend.config import EngineConfig
 from swift_backend.errors import InvalidRequest, ModelLoadError, Unavailable
+from swift_backend.metrics import StepReport
 from swift_backend.params import SamplingParams
 from swift_backend.sequence import Output, Request, TokenLogprob
 from swift_backend.serving import decoder_model
@@ -23,10 +24,12 @@ from swift_backend.serving.decoder_model import TritonPythonModel
 class FakeEngine:
     """Keeps requests until the test finishes them; close ends them as cancelled, like the real one."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, on_step: Callable[[StepReport], None]) -> None:
         if config.model == "missing":
             raise ModelLoadError("the model 'missing' does not exist")
-        self.config = config
+        self.config, self.on_step = config, on_step
+        self.paused: list[tuple[str, bool]] = []
+        self.drain_seconds: float | None = None
         self.context_length, self.vocab_size = 128, 1000
         self.model = SimpleNamespace(directory="models/tiny", dtype="bfloat16")
         shape = SimpleNamespace(config=SimpleNamespace(num_layers=4))
@@ -59,7 +62,11 @@ class FakeEngine:
         for request_id in list(self.requests):
             self.end(request_id, "cancelled")
 
-    def close(self) -> None:
+    def pause(self, request_id: str, paused: bool) -> None:
+        self.paused.append((request_id, paused))
+
+    def close(self, drain_seconds: float = 0.0) -> None:
+        self.drain_seconds = self.drain_seconds or drain_seconds
         self.refusal = Unavailable("the server is shutting down")
         self.wake.set()
 
@@ -76,7 +83,8 @@ class FakeEngine:
 
 def arguments(**parameters: str) -> dict[str, str]:
     entries = {name: {"string_value": value} for name, value in parameters.items()}
-    return {"model_name": "swift_decoder", "model_config": json.dumps({"parameters": entries})}
+    config = {"parameters": entries, "instance_group": [{"count": 1, "kind": "KIND_MODEL", "gpus": []}]}
+    return {"model_name": "swift_decoder", "model_version": "1", "model_config": json.dumps(config)}
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ class Scene:
         self.cancelled: list[str] = []
         self.log: list[str] = []
         self.now = 100.0
-        self.responder = Responder(self.cancelled.append, self.log.append, lambda: self.now)
+        self.paused: list[tuple[str, bool]] = []
+        engine = SimpleNamespace(cancel=self.cancelled.append, pause=lambda name, on: self.paused.append((name, on)))
+        self.responder = Responder(lambda: engine, self.log.append, lambda: self.now)
 
     def open(
         self,

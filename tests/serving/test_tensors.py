@@ -18,14 +18,17 @@ IDS = np.array([5, 6], dtype=np.int32)
 class Given:
     """A request without Triton."""
 
-    def __init__(self, parameters: str = "", **arrays: np.ndarray) -> None:
-        self._arrays, self._parameters = arrays, parameters
+    def __init__(self, parameters: str = "", timeout_us: int = 0, **arrays: np.ndarray) -> None:
+        self._arrays, self._parameters, self._timeout_us = arrays, parameters, timeout_us
 
     def array(self, name: str) -> np.ndarray | None:
         return self._arrays.get(name)
 
     def parameters(self) -> str:
         return self._parameters
+
+    def timeout_us(self) -> int:
+        return self._timeout_us
 
 
 def text(value: str | bytes) -> np.ndarray:
@@ -67,7 +70,7 @@ def test_request_parameters_are_sampling_parameters() -> None:
 
 
 def test_parameters_of_triton_and_its_clients_are_ignored() -> None:
-    reserved = ["id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"]
+    reserved = ["id", "sequence_id", "sequence_start", "sequence_end", "priority", "headers"]
     reserved += ["binary_data_output", "triton_enable_empty_final_response", "triton_grpc_error"]
     assert call(parameters=dict.fromkeys(reserved, 1)).params == SamplingParams()
 
@@ -285,3 +288,33 @@ def test_a_wrong_prompt_is_named(arrays: dict[str, Any], message: str) -> None:
 def test_a_whole_surrogate_pair_is_text() -> None:
     messages = read_prompt(Given(messages=text('[{"role": "user", "content": "\\ud83d\\udc4b"}]')))
     assert messages == [{"role": "user", "content": "👋"}]
+
+
+@pytest.mark.parametrize(
+    ("key", "over_grpc", "over_http", "earliest"),
+    [
+        (None, 0, None, None),
+        (None, 0, 0, None),
+        (None, 7000, None, 7),
+        (None, 0, 7000, 7),
+        (None, 1, None, 1),
+        (9, 0, None, 9),
+        (9, 8001, 10_000, 9),
+        (9, 7001, 10_000, 8),
+        (9, 0, 6000, 6),
+    ],
+)
+def test_the_earliest_deadline_counts(
+    key: int | None, over_grpc: int, over_http: int | None, earliest: int | None
+) -> None:
+    """timeout_ms is ours; Triton's own is in microseconds, and over HTTP it is a mere parameter."""
+    parameters = {name: value for name, value in (("timeout_ms", key), ("timeout", over_http)) if value is not None}
+    given = Given(json.dumps(parameters), over_grpc, input_ids=IDS)
+    assert read_call(given).params.timeout_ms == earliest
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "soon", "7000", True, [1]])
+def test_a_timeout_that_is_none_is_named(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="timeout must be a whole number of microseconds, got") as caught:
+        read_call(Given(json.dumps({"timeout": value}), input_ids=IDS))
+    assert caught.value.field == "timeout"

@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def load(**parameters: str) -> TritonPythonModel:
     entries = {name: {"string_value": value} for name, value in parameters.items()}
     model = TritonPythonModel()
-    model.initialize({"model_config": json.dumps({"parameters": entries})})
+    model.initialize({"model_name": "swift_tokenizer", "model_config": json.dumps({"parameters": entries})})
     return model
 
 

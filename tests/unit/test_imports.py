@@ -15,11 +15,12 @@ LEVELS = [
     {"serving"},
     {"llm", "engine_thread"},
     {"engine"},
-    {"loading", "scheduler", "stopping", "speculation", "admission"},
-    {"text", "runner"},
+    {"loading", "scheduler", "stopping", "speculation", "admission", "pace", "lobby", "metrics"},
+    {"text", "runner", "pass_times"},
+    {"prefix_cache"},
     {"model", "kv_cache", "batch", "sampling", "logprobs", "inbox"},
     {"processors", "filters", "noise"},
-    {"sequence", "params", "request_keys", "config", "errors"},
+    {"sequence", "params", "request_keys", "config", "errors", "failure", "cores"},
 ]
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")

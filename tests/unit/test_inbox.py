@@ -21,10 +21,14 @@ def test_mail_is_taken_once_and_in_order() -> None:
     for name in "abc":
         inbox.submit(request(name))
     inbox.cancel("b")
+    inbox.pause("c", True)
+    inbox.pause("a", True)
+    inbox.pause("a", False)
     mail = inbox.take()
     assert [r.request_id for r in mail.requests] == ["a", "b", "c"]
     assert mail.cancelled == {"b"}
-    assert inbox.take() == ([], set())
+    assert mail.paused == {"c": True, "a": False}
+    assert inbox.take() == ([], set(), {})
 
 
 def test_what_the_engine_keeps_waiting_counts() -> None:
@@ -50,7 +54,15 @@ def test_a_closed_box_refuses() -> None:
         inbox.submit(request("a"))
 
 
-@pytest.mark.parametrize("wake", [lambda box: box.submit(request("a")), lambda box: box.cancel("x"), Inbox.close])
+WAKERS = [
+    lambda box: box.submit(request("a")),
+    lambda box: box.cancel("x"),
+    lambda box: box.pause("x", False),
+    Inbox.close,
+]
+
+
+@pytest.mark.parametrize("wake", WAKERS)
 def test_waiting_ends_with_any_mail(wake: object) -> None:
     inbox = Inbox(3)
     waiter = threading.Thread(target=inbox.wait)

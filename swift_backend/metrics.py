@@ -1,0 +1,167 @@
+"""What does the engine do, in figures? One report for each step, handed over at its end; knows nothing of Triton."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from time import monotonic
+
+from swift_backend.sequence import Request, RequestStats, Sequence
+from swift_backend.speculation.draft import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReport:
+    """A request that has ended.
+
+    outcome: its finish reason, or error. seconds: from its arrival; label: what the client calls it.
+    """
+
+    label: str
+    outcome: str
+    num_prompt_tokens: int
+    seconds: float
+    stats: RequestStats
+
+    @property
+    def seconds_per_output_token(self) -> float | None:
+        """The mean time between two tokens, None where there were fewer than two."""
+        count = self.stats.output_tokens
+        return self.stats.decode_seconds / (count - 1) if count > 1 else None
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What one step did, and how the engine stands after it. Counts are committed tokens only.
+
+    accepted_per_round: one entry for each round of a sequence that had a draft to verify; skipped_sublayers: of the
+    latest draft pass. used slots are those of running requests; kept ones hold prefixes and are as good as free.
+    """
+
+    ended: list[RequestReport] = field(default_factory=list)
+    first_token_seconds: list[float] = field(default_factory=list)
+    accepted_per_round: list[int] = field(default_factory=list)
+    generated_tokens: int = 0
+    reused_prompt_tokens: int = 0
+    rounds: int = 0
+    draft_tokens: Counter[str] = field(default_factory=Counter)
+    accepted_draft_tokens: Counter[str] = field(default_factory=Counter)
+    running: int = 0
+    waiting: int = 0
+    kv_tokens_used: int = 0
+    kv_tokens_kept: int = 0
+    kv_tokens_capacity: int = 0
+    skipped_sublayers: int = 0
+
+    def note_round(self, draft: Draft, accepted: int) -> None:
+        """Count a decode round of a sequence; an empty draft is none."""
+        self.rounds += 1
+        self.skipped_sublayers = draft.skipped_sublayers or self.skipped_sublayers
+        if len(draft):
+            self.draft_tokens[draft.drafter] += len(draft)
+            self.accepted_draft_tokens[draft.drafter] += accepted
+            self.accepted_per_round.append(accepted)
+
+    def note_tokens(self, sequence: Sequence, count: int) -> None:
+        """Count `count` committed tokens, the sequence's newest."""
+        self.generated_tokens += count
+        if count and count == sequence.num_output_tokens:
+            self.first_token_seconds.append(sequence.stats().time_to_first_token)
+            self.reused_prompt_tokens += sequence.reused_tokens
+
+    def note_end(self, sequence: Sequence, now: float) -> None:
+        """Count a request that has ended."""
+        self.ended.append(_report(sequence.request, sequence.finish_reason, sequence.stats(), now))
+
+
+def failed_report(request: Request) -> RequestReport:
+    """The report of a request that the engine's own failure has ended."""
+    return _report(request, "error", RequestStats(), monotonic())
+
+
+def _report(request: Request, outcome: str, stats: RequestStats, now: float) -> RequestReport:
+    return RequestReport(request.label, outcome, len(request.prompt_ids), now - request.arrived, stats)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric's name and what it means. buckets: upper bounds, for histograms only; label: its label's name."""
+
+    name: str
+    kind: str
+    help: str
+    label: str = ""
+    values: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "invalid", "unavailable")
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+FAMILIES = (
+    Family("swift_requests_total", "counter", "Requests by how they ended", "outcome", OUTCOMES),
+    Family("swift_prompt_tokens_total", "counter", "Prompt tokens of requests that ended in the engine"),
+    Family("swift_reused_prompt_tokens_total", "counter", "Prompt tokens that were in the cache already"),
+    Family("swift_generated_tokens_total", "counter", "Committed output tokens"),
+    Family("swift_rounds_total", "counter", "Decode rounds, one for each sequence and full pass"),
+    Family("swift_draft_tokens_total", "counter", "Drafted tokens", "drafter", ("layer_skip",)),
+    Family("swift_accepted_draft_tokens_total", "counter", "Drafted tokens that were kept", "drafter", ("layer_skip",)),
+    Family("swift_running_requests", "gauge", "Requests that have a place in the cache"),
+    Family("swift_waiting_requests", "gauge", "Requests that wait for a place"),
+    Family("swift_kv_tokens_used", "gauge", "Cache slots of running requests"),
+    Family("swift_kv_tokens_kept", "gauge", "Free cache slots that hold reusable prefixes"),
+    Family("swift_kv_tokens_capacity", "gauge", "Cache slots in all"),
+    Family("swift_skipped_sublayers", "gauge", "Sublayers that the latest draft pass skipped"),
+    Family("swift_time_to_first_token_seconds", "histogram", "From arrival to the first token", buckets=_SLOW),
+    Family("swift_time_per_output_token_seconds", "histogram", "Mean time between tokens of a request", buckets=_FAST),
+    Family("swift_request_seconds", "histogram", "From arrival to the end", buckets=_SLOW),
+    Family(
+        "swift_accepted_per_round",
+        "histogram",
+        "Accepted tokens of rounds with a draft",
+        buckets=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0),
+    ),
+)
+
+Key = tuple[str, str]  # a family's name, and its label's value or ""
+
+
+def increments(report: StepReport) -> dict[Key, float]:
+    """What a step adds to the counters."""
+    added: Counter[Key] = Counter()
+    for request in report.ended:
+        added["swift_requests_total", request.outcome] += 1
+        added["swift_prompt_tokens_total", ""] += request.num_prompt_tokens
+    added["swift_reused_prompt_tokens_total", ""] = report.reused_prompt_tokens
+    added["swift_generated_tokens_total", ""] = report.generated_tokens
+    added["swift_rounds_total", ""] = report.rounds
+    for name, counts in (
+        ("swift_draft_tokens_total", report.draft_tokens),
+        ("swift_accepted_draft_tokens_total", report.accepted_draft_tokens),
+    ):
+        for drafter, count in counts.items():
+            added[name, drafter] = count
+    return {key: value for key, value in added.items() if value}
+
+
+def gauges(report: StepReport) -> dict[Key, float]:
+    """How things stand after a step."""
+    return {
+        ("swift_running_requests", ""): report.running,
+        ("swift_waiting_requests", ""): report.waiting,
+        ("swift_kv_tokens_used", ""): report.kv_tokens_used,
+        ("swift_kv_tokens_kept", ""): report.kv_tokens_kept,
+        ("swift_kv_tokens_capacity", ""): report.kv_tokens_capacity,
+        ("swift_skipped_sublayers", ""): report.skipped_sublayers,
+    }
+
+
+def observations(report: StepReport) -> list[tuple[str, float]]:
+    """What a step adds to the histograms, by name."""
+    per_token = (request.seconds_per_output_token for request in report.ended)
+    return [
+        *(("swift_time_to_first_token_seconds", seconds) for seconds in report.first_token_seconds),
+        *(("swift_time_per_output_token_seconds", seconds) for seconds in per_token if seconds is not None),
+        *(("swift_request_seconds", request.seconds) for request in report.ended),
+        *(("swift_accepted_per_round", float(count)) for count in report.accepted_per_round),
+    ]

@@ -1,0 +1,179 @@
+"""Watches over a tritonserver and one of its stubs: NAME SERVER_ID STUB_ID REGION.
+
+Run as a file, not imported, with pipes from and to the stub as standard input and output. It makes up for what Triton
+(seen in 2.51) leaves undone, where requests would hang and processes stay for ever:
+
+the stub has died      Triton says it is ready, and neither the open requests nor the server itself end: SIGKILL to it
+b"stop" from the stub  the engine has failed: SIGTERM to the server, and SIGKILL if it does not end in time
+the server is stopping the stub is not told before all requests have ended: so it is told here, b"stopping SECONDS\\n",
+                       and SIGKILL ends a server that is there long after its own time limit
+the server has died    its stubs stay: SIGKILL to the stub
+b"bye" from the stub   the model was unloaded: nothing to do any more
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+LOOK_SECONDS = 1.0
+# Until the server has opened its doors.
+FIRST_LOOK_SECONDS = 0.1
+# A server that ends by itself has so long to do it …
+GRACE_SECONDS = 1.0
+# … and so much longer than it allows itself.
+PATIENCE_SECONDS = 5.0
+DEFAULT_EXIT_SECONDS = 30.0
+DEFAULT_PORTS = {"http-port": 8000, "grpc-port": 8001}
+
+_SHARED_MEMORY = "/dev/shm/"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_LISTENING = "0A"
+
+
+class Process:
+    """A process that is not ours, told by its start time from a later one with the same id."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._birth = _birth(pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._birth is not None and _birth(self.pid) == self._birth
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it is there."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; False when that took too long."""
+        deadline = time.monotonic() + seconds
+        while self.alive:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+class Watch:
+    """What is known of the two processes; run() stays until there is nothing left to watch."""
+
+    def __init__(self, name: str, server: int, stub: int, region: str) -> None:
+        self._name = name
+        self._server, self._stub = Process(server), Process(stub)
+        self._region = region
+        arguments = _arguments(server)
+        self._exit_seconds = float(option(arguments, "exit-timeout-secs", DEFAULT_EXIT_SECONDS))
+        self._ports = {int(option(arguments, key, port)) for key, port in DEFAULT_PORTS.items()}
+        self._doors: set[str] = set()
+        self._kill_at = float("inf")
+
+    def run(self) -> None:
+        """See the module's docstring."""
+        while not select.select([sys.stdin], [], [], LOOK_SECONDS if self._doors else FIRST_LOOK_SECONDS)[0]:
+            if not self._server.alive:
+                self._say("the server has died, so this process ends too")
+                self._stub.signal(signal.SIGKILL)
+                self._remove([])
+                return
+            self._look_at_doors()
+        word = os.read(sys.stdin.fileno(), 16)
+        if word != b"bye":
+            self._end_server(polite=word == b"stop")
+
+    def _look_at_doors(self) -> None:
+        """A server that is stopping begins by closing the sockets that it listens on."""
+        if self._kill_at == float("inf"):
+            doors = _listening(self._server.pid, self._ports)
+            if self._doors - doors:
+                self._kill_at = time.monotonic() + self._exit_seconds + PATIENCE_SECONDS
+                with contextlib.suppress(OSError):
+                    os.write(sys.stdout.fileno(), f"stopping {self._exit_seconds}\n".encode())
+            self._doors |= doors
+        elif time.monotonic() > self._kill_at:
+            self._end_server(polite=False)
+
+    def _end_server(self, *, polite: bool) -> None:
+        files = _mapped_files(self._server.pid, self._region)
+        if polite:
+            self._say("the engine has failed: stopping the server")
+            self._server.signal(signal.SIGTERM)
+        if not self._server.wait(self._exit_seconds + PATIENCE_SECONDS if polite else GRACE_SECONDS):
+            self._say("killing the server, whose open requests would never end")
+            self._server.signal(signal.SIGKILL)
+            self._server.wait(PATIENCE_SECONDS)
+            self._remove(files)
+
+    def _remove(self, files: list[Path]) -> None:
+        own = [Path(_SHARED_MEMORY, self._region)] if self._region else []
+        for file in [*own, *files]:
+            file.unlink(missing_ok=True)
+
+    def _say(self, what: str) -> None:
+        print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+
+
+def option(arguments: Sequence[str], name: str, default: float) -> str:
+    """The value of --name=value or --name value; the last one counts."""
+    value = str(default)
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == f"--{name}":
+            value = following
+        elif argument.startswith(f"--{name}="):
+            value = argument.partition("=")[2]
+    return value if value.replace(".", "", 1).isdigit() else str(default)
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _birth(pid: int) -> str | None:
+    try:
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _listening(pid: int, ports: set[int]) -> set[str]:
+    """The sockets, by inode, on which the process listens at these ports."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        mine = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                port, inode = int(fields[1].rpartition(":")[2], 16), fields[9]
+                if fields[3] == _LISTENING and port in ports and f"socket:[{inode}]" in mine:
+                    found.add(inode)
+    return found
+
+
+def _mapped_files(pid: int, region: str) -> list[Path]:
+    """The server's files in shared memory that are named like the stub's: Triton's own, not those of its clients."""
+    prefix = _SHARED_MEMORY + _UUID.sub("", region)
+    try:
+        lines = Path("/proc", str(pid), "maps").read_text().splitlines()
+    except OSError:
+        return []
+    names = {line[line.index("/") :] for line in lines if _SHARED_MEMORY in line}
+    return [Path(name) for name in sorted(names) if region and name.startswith(prefix)]
+
+
+if __name__ == "__main__":
+    Watch(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]).run()

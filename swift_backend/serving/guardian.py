@@ -1,0 +1,77 @@
+"""What happens when this process dies, its engine fails, or the server goes? A child process sees to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+from swift_backend.serving import dead_stub_watch
+
+GOODBYE_SECONDS = 5.0
+
+
+class Guardian:
+    """A process that outlives this one, and ends tritonserver when this one is gone without a good-bye.
+
+    Whoever makes one must say goodbye() before this process ends in peace. See dead_stub_watch for what it does.
+    """
+
+    def __init__(self, name: str, server: int, region: str, on_stopping: Callable[[float], None]) -> None:
+        """name: the model's, for the log. server: Triton's process id. region: of this stub, see region_of_this_stub.
+
+        on_stopping: called, on a thread of its own, when the server is about to stop, with its time limit in seconds.
+        Raises OSError where no process can be started.
+        """
+        python = sys.executable if os.access(sys.executable or "", os.X_OK) else shutil.which("python3") or "python3"
+        command = [python, "-I", "-S", dead_stub_watch.__file__, name, str(server), str(os.getpid()), region]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True)
+        self._on_stopping = on_stopping
+        self._thread = Thread(target=self._listen, name="swift-guardian", daemon=True)
+        self._thread.start()
+
+    def stop_server(self) -> None:
+        """Have the server stopped, and killed if it does not."""
+        self._say(b"stop")
+
+    def goodbye(self) -> None:
+        """End the watch."""
+        self._say(b"bye")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GOODBYE_SECONDS)
+        self._thread.join(GOODBYE_SECONDS)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as news:
+            for line in news:
+                word, _, seconds = line.decode().partition(" ")
+                if word == "stopping":
+                    self._on_stopping(float(seconds))
+
+    def _say(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self._process.stdin.write(word)
+            self._process.stdin.close()
+
+
+def guard_this_stub(name: str, on_stopping: Callable[[float], None] = lambda seconds: None) -> Guardian | None:
+    """A guardian for this process; None where it is no stub of Triton's, and has no server to end."""
+    region = region_of_this_stub()
+    return Guardian(name, os.getppid(), region, on_stopping) if region else None
+
+
+def region_of_this_stub(argv: list[str] | None = None) -> str:
+    """The name of the stub's file in shared memory, from its command line; "" where this is no stub."""
+    argv = _command_line() if argv is None else argv
+    return argv[2] if len(argv) > 2 and Path(argv[0]).name == "triton_python_backend_stub" else ""
+
+
+def _command_line() -> list[str]:
+    return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")
