@@ -15,7 +15,10 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 PIP := $(RUN) pip install --disable-pip-version-check
 STAMP := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml requirements-nodeps.txt | sha256sum | cut -c 1-16)
-FAST := not server and not model and not gpu
+# These have the machine to themselves; all others run two at a time.
+ALONE := server or model or gpu
+FAST := not ($(ALONE)) and not slow
+PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve demo test check lint format bench loadtest
@@ -46,10 +49,12 @@ demo: $(STAMP) ## stream one answer from a running server: HTTP_PORT=
 	@exec $(RUN) swift_backend.serving.demo --http-port $(HTTP_PORT)
 
 test: $(STAMP) ## every test that this machine can run, real Triton and real model included: ARGS=
-	$(RUN) pytest -rs $(ARGS)
+	@$(RUN) pytest -rs $(PARALLEL) -m "not ($(ALONE))" $(ARGS); first=$$?; \
+	$(RUN) pytest -rs -m "$(ALONE)" $(ARGS); second=$$?; \
+	case $$first,$$second in 0,0|0,5|5,0) ;; *) exit 1;; esac  # 5: nothing that ARGS selects is in that part
 
 check: lint ## linters and the fast tests: ARGS=
-	$(RUN) pytest -rs -m "$(FAST)" $(ARGS)
+	$(RUN) pytest -rs $(PARALLEL) -m "$(FAST)" $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and hadolint
 	$(VENV)/bin/ruff check .

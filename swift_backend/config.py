@@ -40,6 +40,8 @@ class EngineConfig:
     timeout_ms: deadline of requests that bring none; None is no deadline.
     threads: CPU threads that compute; None shares this process's cores among the instances of the model.
     max_draft_tokens: upper bound of γ for every request.
+    limit_drafts: while several requests run, draft only as far as that brings more tokens per second, by the measured
+        costs of passes; false is for experiments.
     skip_ratio: share of layers skipped while drafting; None follows the guide's rule by depth.
     protected_layers: layers at each end that are never skipped.
     acceptance: coupled (one noise per position) or rejection (min(1, p/q)). With coupled, a seed gives the same tokens
@@ -61,6 +63,7 @@ class EngineConfig:
     timeout_ms: int | None = None
     threads: int | None = None
     max_draft_tokens: int = 5
+    limit_drafts: bool = True
     skip_ratio: float | None = None
     protected_layers: int = 2
     acceptance: str = "coupled"

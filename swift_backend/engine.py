@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import secrets
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from time import monotonic, perf_counter, sleep
 
-import torch
-
 from swift_backend.admission import Limits
-from swift_backend.batch import RowGroup
 from swift_backend.config import EngineConfig
 from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.failure import ends_engine, request_failure
@@ -25,17 +20,16 @@ from swift_backend.metrics import StepReport, failed_report
 from swift_backend.pace import MeasuredPace
 from swift_backend.pass_times import measure
 from swift_backend.prefix_cache import PrefixCache
-from swift_backend.processors import make_processors
 from swift_backend.scheduler import Work, plan_step
 from swift_backend.sequence import Output, Request, Sequence, TokenLogprob
 from swift_backend.speculation.batch_limit import BatchLimit
-from swift_backend.speculation.brake import Brake
 from swift_backend.speculation.draft import Draft
 from swift_backend.speculation.layer_choice import LayerChooser
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
-from swift_backend.speculation.verdict import Verdict, judge
+from swift_backend.speculation.verdict import Verdict
+from swift_backend.starting import Starter
 from swift_backend.stopping import append_until_stop
-from swift_backend.text.stream import TextStream
+from swift_backend.verification import Verification
 
 OnStep = Callable[[StepReport], None]
 _log = logging.getLogger(__name__)
@@ -64,17 +58,19 @@ class Engine:
         self._cache = self.runner.cache
         shape = self.runner.decoder.config
         self.context_length = shape.context_length
-        self._limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
+        limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
         self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
+        self._starter = Starter(config, limits, self.tokenizer, self._eos_ids)
         self._inbox = Inbox(config.max_waiting)
         self._prefixes = PrefixCache(self._cache, enabled=config.prefix_cache)
         self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
         self._drafter = LayerSkipDrafter(self.runner, with_probs=config.acceptance == "rejection")
-        self._layers = LayerChooser.for_model(shape.num_layers, config.skip_ratio, config.protected_layers)
+        layers = LayerChooser.for_model(shape.num_layers, config.skip_ratio, config.protected_layers)
+        self._verification = Verification(self.runner, layers, config.acceptance, self._own_failure)
         times = measure(self.runner)
-        self._batch_limit = BatchLimit(times, 1 - self._layers.ratio)
-        self._pace = MeasuredPace(times, self._batch_limit)
+        self._batch_limit = BatchLimit(times, 1 - layers.ratio)
+        self._pace = MeasuredPace(times, self._batch_limit if config.limit_drafts else None)
         self._report, self._on_step = StepReport(), on_step
         self._drain_until = 0.0
 
@@ -82,12 +78,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request; InvalidRequest when it can never run, Unavailable when there is no room to wait."""
-        self._limits.check(request)
-        if request.params.bad_words:
-            request = replace(request, bad_word_ids=self._bad_word_ids(request.params.bad_words))
-        if request.params.timeout_ms is None and self.config.timeout_ms is not None:
-            request = replace(request, params=replace(request.params, timeout_ms=self.config.timeout_ms))
-        self._inbox.submit(request)
+        self._inbox.submit(self._starter.complete(request))
 
     def cancel(self, request_id: str) -> None:
         """End a request with finish_reason "cancelled" within one round; unknown ids are ignored."""
@@ -124,7 +115,7 @@ class Engine:
         if plan:
             drafts = self._draft(plan)
             started = perf_counter()
-            verdicts = self._verify(plan, drafts)
+            verdicts = self._verification.verify(plan, drafts)
             self._commit(plan, drafts, verdicts, perf_counter() - started)
         self._step_done()
         return bool(plan)
@@ -154,22 +145,12 @@ class Engine:
         self._lobby.admit(self._running, self.config.max_running)
         self._inbox.note_backlog(len(self._lobby))
 
-    def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Without those that no answer can hold: a tokenizer may know more ids than the model."""
-        spelled = self.tokenizer.bad_word_ids(words)
-        return tuple(ids for ids in spelled if len(ids) <= self.context_length and max(ids) < self._limits.vocab_size)
-
     def _start(self, request: Request) -> None:
         """Let a request wait for its turn."""
-        params = request.params
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        # The brake looks at the clock; by rejection, unlike by coupling, the tokens depend on what was drafted.
-        brake = Brake() if params.speculation == "auto" and self.config.acceptance == "coupled" else None
-        sequence = Sequence(request, self._limits.output_limit(request), seed, brake=brake)
+        sequence = self._starter.sequence(request)
         self._lobby.add(sequence)
         with self._own_failure(sequence):
-            sequence.text = TextStream(self.tokenizer, request.prompt_ids, params)
-            sequence.processors = make_processors(params, request.prompt_ids, request.bad_word_ids, self._eos_ids)
+            self._starter.furnish(sequence)
 
     def _end_withdrawn(self, cancelled: set[str]) -> None:
         now = monotonic()
@@ -190,35 +171,6 @@ class Engine:
             for work in plan:
                 work.sequence.drafting_failed |= work.draft_budget > 0
             return [Draft() for _ in plan]
-
-    def _verify(self, plan: list[Work], drafts: list[Draft]) -> list[Verdict | None]:
-        """One full pass over known and drafted tokens; a verdict for each work whose next token is due."""
-        groups = [row_group(work, draft) for work, draft in zip(plan, drafts, strict=True)]
-        seen = self._layers.watch(work.sequence for work in plan)
-        logits = self.runner.forward(groups, observe=seen.observe if seen else None)
-        if seen:
-            works = zip(plan, groups, strict=True)
-            self._layers.note(seen, [(w.sequence, len(group.token_ids), w.reaches_end) for w, group in works])
-        due = [(work.sequence, draft) for work, draft in zip(plan, drafts, strict=True) if work.reaches_end]
-        verdicts = iter(self._judge(due, logits))
-        return [next(verdicts) if work.reaches_end else None for work in plan]
-
-    def _judge(self, due: list[tuple[Sequence, Draft]], logits: torch.Tensor) -> list[Verdict]:
-        """Verdicts for all, or, where judging all at once fails, for each alone: then only its own cause fails."""
-        try:
-            return judge(due, logits, self.config.acceptance)
-        except Exception as error:
-            if ends_engine(error):
-                raise
-        verdicts, start = [], 0
-        for sequence, draft in due:
-            rows = logits[start : start + len(draft) + 1]
-            start += len(draft) + 1
-            verdict = Verdict(())
-            with self._own_failure(sequence):
-                [verdict] = judge([(sequence, draft)], rows, self.config.acceptance)
-            verdicts.append(verdict)
-        return verdicts
 
     def _commit(self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], seconds: float) -> None:
         """Make the accepted tokens part of their sequences and emit them; end what is finished.
@@ -351,12 +303,3 @@ class Engine:
         for request in requests:
             request.on_output(Output(request.request_id, finish_reason="error", error=error))
         self._on_step(StepReport(ended=[failed_report(request) for request in requests]))
-
-
-def row_group(work: Work, draft: Draft) -> RowGroup:
-    """A sequence's rows in the full pass: known tokens, then drafted ones; logits from the last known row on."""
-    sequence = work.sequence
-    assert sequence.extent is not None
-    known = sequence.tokens[sequence.kv_len : sequence.kv_len + work.num_tokens]
-    num_logits = len(draft) + 1 if work.reaches_end else 0
-    return RowGroup([*known, *draft.token_ids], sequence.kv_len, sequence.extent.start, num_logits)

@@ -18,13 +18,14 @@ LONGEST_STEP = 0.5
 class MeasuredPace:
     """scheduler.Pace by the measured costs of passes."""
 
-    def __init__(self, times: PassTimes, batch_limit: BatchLimit) -> None:
+    def __init__(self, times: PassTimes, batch_limit: BatchLimit | None) -> None:
+        """batch_limit: None lets every draft be as long as it may."""
         self._times = times
         self._batch_limit = batch_limit
 
     def draft_limit(self, num_decoding: int, num_drafting: int, most: int) -> int:
         """See scheduler.Pace."""
-        return self._batch_limit.longest(num_decoding, num_drafting, most)
+        return most if self._batch_limit is None else self._batch_limit.longest(num_decoding, num_drafting, most)
 
     def chunk(self, decoding: list[Sequence], chunks: list[Work], first: int) -> int:
         """See scheduler.Pace."""

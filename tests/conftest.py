@@ -115,11 +115,13 @@ def shared_prompts() -> list[dict[str, Any]]:
     return [row for rows in zip(*columns, strict=False) for row in rows]
 
 
-@pytest.fixture(autouse=True)
-def one_thread_for_tiny_models(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Waking a second thread costs more than a tiny model's whole pass; real models keep all cores."""
     threads = torch.get_num_threads()
-    if not request.node.get_closest_marker("model"):
+    if not item.get_closest_marker("model"):
         torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    try:
+        return (yield)
+    finally:
+        torch.set_num_threads(threads)

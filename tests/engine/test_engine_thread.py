@@ -24,9 +24,9 @@ def test_loads_and_runs_on_one_thread(tiny_model: Callable[[str], Path], monkeyp
     names: list[str] = []
     init, step = Engine.__init__, Engine.step
 
-    def noted_init(self: Engine, *args: object) -> None:
+    def noted_init(self: Engine, *args: object, **options: object) -> None:
         names.append(threading.current_thread().name)
-        init(self, *args)  # type: ignore[arg-type]
+        init(self, *args, **options)  # type: ignore[arg-type]
 
     def noted_step(self: Engine) -> bool:
         names.append(threading.current_thread().name)

@@ -14,6 +14,7 @@ from tests.conftest import TINY_VOCABULARY, save_tiny_model, tiny_config
 
 MAX_TOKENS = 10
 BATCHES, REQUESTS = 36, 64  # 2304 cases
+FAST_BATCHES = 2
 WORDS = [f"w{i}" for i in range(2, 20)]
 
 
@@ -99,7 +100,10 @@ def approximate(logprobs: Any) -> list[Any]:
     return [(one.token_id, pytest.approx(one.logprob, abs=1e-4), len(one.top)) for one in logprobs]
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize(
+    "batch",
+    [*range(FAST_BATCHES), *(pytest.param(batch, marks=pytest.mark.slow) for batch in range(FAST_BATCHES, BATCHES))],
+)
 def test_one_answer_whatever_the_circumstances(roomy: SwiftLLM, cramped: SwiftLLM, batch: int) -> None:
     """vLLM #6718, #7047, #9441, PR #13933: off and fixed, alone, in batches, in chunks, streamed."""
     rng = random.Random(batch)

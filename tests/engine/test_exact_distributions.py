@@ -47,6 +47,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
+ALONE = [name for name in SETTINGS if name != "all"]
+
 
 @pytest.fixture(scope="module")
 def twelve(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -121,7 +123,7 @@ def noise_floor(exact: torch.Tensor, quantile: float = 0.999) -> float:
     return float(np.quantile(np.abs(drawn - p).sum(axis=1) / 2, quantile))
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ALONE), "all"])
 def test_total_variation_is_within_the_noise(
     llm: SwiftLLM, model_logits: torch.Tensor, beginnings: torch.Tensor, name: str
 ) -> None:

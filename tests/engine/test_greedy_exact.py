@@ -25,7 +25,11 @@ def prompts(seed: int, lengths: tuple[int, ...] = (1, 2, 5, 13, 30, 60, 100, 150
     return [[rng.randrange(2, TINY_VOCABULARY) for _ in range(n)] for n in lengths]
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+# The others, in fewer ways, are also in test_families.py and test_reports_batching.py.
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name != "llama"]
+
+
+@pytest.fixture(scope="module", params=["llama", *SLOW])
 def directory(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Path:
     return tiny_model(request.param)
 

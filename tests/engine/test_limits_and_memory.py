@@ -62,7 +62,7 @@ def test_speculation_allocates_no_cache_and_no_weights(tiny_model: Callable[[str
     layers, both, heads, size, float32 = 7, 2, 2, 8, 4
     assert runner.cache.num_bytes == layers * both * 20_000 * heads * size * float32
     before = [both.data_ptr() for both in runner.cache.slots], runner.decoder.num_bytes
-    params = SamplingParams(max_tokens=40, speculation=mode, confidence_threshold=0.0, ignore_eos=True)
+    params = SamplingParams(max_tokens=16, speculation=mode, confidence_threshold=0.0, ignore_eos=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         out = llm.generate([PROMPT], params)[0]
     assert (out.stats.draft_tokens > 0) == (mode == "fixed")

@@ -193,7 +193,7 @@ def test_a_draft_that_is_rejected_whole_brings_one_token(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("gamma", [1, 2, 3, 5])
+@pytest.mark.parametrize("gamma", [1, *(pytest.param(gamma, marks=pytest.mark.slow) for gamma in (2, 3)), 5])
 def test_prompt_lookup_drafts_change_no_greedy_token(
     tiny_model: Callable[[str], Path],
     transformers_greedy: Greedy,

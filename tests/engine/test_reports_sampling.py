@@ -78,6 +78,7 @@ def pairs(llm: SwiftLLM, params: SamplingParams, draws: int) -> list[int]:
     return [out.token_ids[1] * VOCABULARY + out.token_ids[2] for out in outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", RULES)
 def test_drafts_of_one_token_leave_the_distribution_alone(twelve: Path, acceptance: str) -> None:
     """§7.9, openvino.genai#4190: γ=1 at T>0; a rejection handled a round late, or a KV length off by one.
@@ -89,6 +90,7 @@ def test_drafts_of_one_token_leave_the_distribution_alone(twelve: Path, acceptan
     assert p_value(drawn, exact_pairs(twelve, 1.0)) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", RULES)
 def test_temperature_and_top_p_apply_to_every_token_of_a_block(flat: Path, acceptance: str) -> None:
     """§7.10, vllm#9834, PR#10198; SWIFT B1: T=0.1, top_p=0.5; bonus and recovered tokens are no exception."""
@@ -121,6 +123,7 @@ SKEWED = torch.tensor([8.0, 1, 1, 1, 4, 1, 2, 1, 1, 6, 1, 1], dtype=torch.float6
 SKEWED /= SKEWED.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claimed", [SKEWED, None], ids=["drawn", "found"])
 def test_rejection_divides_by_the_distribution_that_was_drawn_from(
     twelve: Path, claimed: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +135,7 @@ def test_rejection_divides_by_the_distribution_that_was_drawn_from(
     assert p_value(drawn, exact_pairs(twelve, 1.0)) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_wrong_q_would_be_seen(twelve: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """§7.11, vllm#40149: otherwise the test above would show nothing."""
     llm = load(twelve, acceptance="rejection", **MANY)
@@ -140,6 +144,7 @@ def test_a_wrong_q_would_be_seen(twelve: Path, monkeypatch: pytest.MonkeyPatch) 
     assert p_value(pairs(llm, replace(FIXED, max_tokens=3), 1500), exact_pairs(twelve, 1.0)) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_drafter_reports_the_distribution_that_it_drew_from(twelve: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """§7.11, vllm#40149: what layer skipping drafts follows the q that it hands over; a greedy draft's is one-hot."""
     llm = load(twelve, acceptance="rejection", **MANY)

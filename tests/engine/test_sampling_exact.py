@@ -36,7 +36,7 @@ def requests(speculation: str, count: int = 30) -> tuple[list[list[int]], list[S
     return prompts, params
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("qwen3", marks=pytest.mark.slow)])
 def test_seeded_output_does_not_depend_on_speculation_or_batch(
     tiny_model: Callable[[str], Path], architecture: str
 ) -> None:

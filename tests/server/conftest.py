@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.grpc_stream import GrpcStream
 from swift_backend.serving.server_process import RunningServer, running_server
 from tests.conftest import save_tiny_model, tiny_config
-from tests.server.grpc_stream import GrpcStream
 
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
@@ -40,8 +40,12 @@ def lasting_environment(lasting_model: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def tiny_server(tiny_chat_model: Path) -> Iterator[RunningServer]:
-    """float32, so that answers are exact; debug, so that every step checks the engine's invariants."""
+    """float32, so that answers are exact; debug, so that every step checks the engine's invariants.
+
+    One thread: waking a second one costs more than a tiny model's whole pass.
+    """
     environment = {"SWIFT_MODEL": str(tiny_chat_model), "SWIFT_DTYPE": "float32", "SWIFT_DEBUG": "true"}
+    environment["OMP_NUM_THREADS"] = "1"
     with running_server(environment=environment) as running:
         yield running
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from loadtest.grpc_stream import GrpcStream, chunks_of, request_of
 from swift_backend.serving.server_process import RunningServer
-from tests.server.grpc_stream import GrpcStream, chunks_of, request_of
 from tests.serving.vllm_clients import CHAT, COMPLETIONS, PERF_ANALYZER, VLLM_EXTRAS, frontend_inputs, sampling_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]

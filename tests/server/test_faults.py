@@ -16,9 +16,9 @@ import httpx
 import psutil
 import pytest
 
+from loadtest.grpc_stream import Chunk, GrpcStream, StreamError, chunks_of
 from swift_backend.serving.server_command import PROJECT_ROOT
 from swift_backend.serving.server_process import RunningServer, running_server
-from tests.server.grpc_stream import Chunk, GrpcStream, StreamError, chunks_of
 from tests.server.processes import is_gone, regions, stubs, within
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -131,14 +131,14 @@ def test_a_failing_engine_tells_everybody_and_has_the_server_stopped(
     shutil.copytree(PROJECT_ROOT / "model_repository", repository)
     (repository / "swift_decoder" / "1" / "model.py").write_text(
         "import torch\n"
-        "from swift_backend.engine import Engine\n"
+        "from swift_backend.verification import Verification\n"
         "from swift_backend.serving.decoder_model import TritonPythonModel\n"
-        "verify = Engine._verify\n"
+        "verify = Verification.verify\n"
         "def failing(self, plan, drafts):\n"
         "    if any(work.sequence.request.prompt_ids == [63, 63] for work in plan):\n"
         "        raise torch.OutOfMemoryError('out of memory')\n"
         "    return verify(self, plan, drafts)\n"
-        "Engine._verify = failing\n"
+        "Verification.verify = failing\n"
     )
     with running_server(repository, environment=lasting_environment, exit_timeout=EXIT_TIMEOUT) as server:
         process, files = psutil.Process(server.pid), regions(server.pid)

@@ -19,13 +19,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from loadtest.grpc_stream import Chunk, GrpcStream, StreamError, chunks_of, request_of
 from swift_backend.admission import Limits
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import SamplingParams
 from swift_backend.request_keys import KEYS, SPECULATION_MODES
 from swift_backend.sequence import Request
 from swift_backend.serving.server_process import RunningServer
-from tests.server.grpc_stream import Chunk, GrpcStream, StreamError, chunks_of, request_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 

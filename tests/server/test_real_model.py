@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from loadtest.grpc_stream import Chunk, GrpcStream, StreamError
 from swift_backend.serving.server_process import RunningServer, running_server
-from tests.server.grpc_stream import Chunk, GrpcStream, StreamError
 
 pytestmark = [pytest.mark.server, pytest.mark.model, pytest.mark.timeout(600)]
 

@@ -81,3 +81,76 @@ def test_any_order_of_reserve_and_release_keeps_extents_apart(actions: list[tupl
             kv.release(owned.pop(number % len(owned)))
         kv.check_integrity()
         assert kv.tokens_used == sum(extent.size for extent in owned)
+
+
+def test_what_is_kept_is_the_committed_part_rounded_up() -> None:
+    """The room for an answer that never came is free at once."""
+    kv = cache()
+    extent = kv.reserve(64)
+    assert extent
+    kv.commit(extent, 17)
+    kv.keep(extent)
+    assert extent == Extent(0, 32, 17, kept=True)
+    assert (kv.tokens_used, kv.tokens_kept) == (0, 32)
+    assert kv.reserve(33) is None
+    assert kv.reserve(32) == Extent(32, 32)
+    assert (kv.tokens_used, kv.tokens_kept) == (32, 32)
+    kv.release(extent)
+    assert (kv.tokens_used, kv.tokens_kept) == (32, 0)
+
+
+def test_what_is_kept_at_the_end_of_an_uneven_cache_stays_inside() -> None:
+    kv = cache(capacity=50)
+    extent = kv.reserve(50)
+    assert extent
+    kv.commit(extent, 50)
+    kv.keep(extent)
+    assert extent == Extent(0, 50, 50, kept=True)
+    kv.check_integrity()
+
+
+def test_a_request_may_fit_once_what_is_kept_is_gone() -> None:
+    """Used 0-15 and 48-63, kept 16-31: a gap of 16 now, of 32 then."""
+    kv = cache()
+    extents = [kv.reserve(16) for _ in range(4)]
+    _, kept, gap, _ = extents
+    assert kept and gap
+    kv.commit(kept, 16)
+    kv.keep(kept)
+    kv.release(gap)
+    assert [kv.fits_without_kept(n) for n in (16, 32, 33)] == [True, True, False]
+    assert kv.reserve(17) is None
+    kv.release(kept)
+    assert kv.reserve(32) == Extent(16, 32)
+
+
+def test_nothing_larger_than_the_cache_ever_fits() -> None:
+    kv = cache(capacity=50)
+    assert kv.fits_without_kept(50)
+    assert not kv.fits_without_kept(51)
+
+
+def test_a_copy_is_the_beginning_in_every_layer_and_no_more() -> None:
+    kv = cache()
+    source, target = kv.reserve(16), kv.reserve(16)
+    assert source and target
+    for layer, both in enumerate(kv.slots):
+        both[:16] = torch.arange(16.0)[:, None, None] + 100 * layer
+        both[16:] = -1.0
+    kv.commit(source, 9)
+    kv.copy(source, target, 7)
+    assert (source.length, target.length) == (9, 7)
+    for layer, both in enumerate(kv.slots):
+        expected = [100.0 * layer + n for n in range(16)] + [100.0 * layer + n for n in range(7)] + [-1.0] * 41
+        assert both[:, 0, 0].tolist() == both[:, 1, 3].tolist() == expected
+
+
+@pytest.mark.parametrize(("committed", "wanted", "there"), [(5, 6, 0), (16, 5, 1)])
+def test_only_committed_tokens_are_copied_and_only_to_a_beginning(committed: int, wanted: int, there: int) -> None:
+    kv = cache()
+    source, target = kv.reserve(16), kv.reserve(16)
+    assert source and target
+    kv.commit(source, committed)
+    kv.commit(target, there)
+    with pytest.raises(AssertionError, match="nothing committed to copy"):
+        kv.copy(source, target, wanted)

@@ -93,3 +93,22 @@ def test_serve_passes_its_variables_on(folder):
     command = " ".join(printed.stdout.replace("\\\n", " ").split())
     expected = '--foreground --model "a dir/m.gguf" --http-port 1 --grpc-port 2 --metrics-port 3 -- --x'
     assert command == f"exec .venv/bin/python -m swift_backend.serving.launcher {expected}"
+
+
+@pytest.mark.parametrize(("parallel", "alone", "expected"), [(0, 5, 0), (5, 0, 0), (5, 5, 2), (1, 0, 2), (0, 1, 2)])
+def test_both_parts_of_the_tests_run_and_either_can_fail(folder, parallel, alone, expected):
+    """pytest exits with 5 where ARGS selects nothing of a part; both empty is a wrong ARGS."""
+    pretend_installed(folder)
+    python = folder / ".venv" / "bin" / "python"
+    python.unlink()
+    python.write_text(
+        f'#!/bin/sh\necho "$*" >>{folder}/asked\ncase "$*" in *worksteal*) exit {parallel};; esac\nexit {alone}\n'
+    )
+    python.chmod(0o755)
+    outcome = make(folder, "test", "ARGS=-k some")
+    assert outcome.returncode == expected
+    asked = (folder / "asked").read_text().splitlines()
+    assert asked == [
+        "-m pytest -rs -n 2 --dist worksteal -m not (server or model or gpu) -k some",
+        "-m pytest -rs -m server or model or gpu -k some",
+    ]

@@ -1,5 +1,6 @@
 """Every way to name a model ends in a whole directory or in one clear sentence."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -332,6 +333,7 @@ def _resolve_in_process(source: str, cache: str, dtype: str, start, results) -> 
     results.put((str(resolve_model(source, dtype, cache_dir=Path(cache), progress=lines.append)), lines))
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_convert_once(tmp_path: Path) -> None:
     source = write_gguf(tmp_path / "tiny.gguf")
     context = multiprocessing.get_context("spawn")
@@ -440,12 +442,15 @@ def test_rope_scaling_is_refused_rather_than_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_the_default_model_is_the_gguf_of_its_package() -> None:
+def test_the_default_model_is_the_gguf_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoModelForCausalLM
 
     source = checkpoint._default_gguf()
     directory = resolve_model(None, "float32")
     assert source.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    # transformers reads the file twice and makes the map of names once for each of its 396 modules.
+    for name in ("GGUFReader", "get_tensor_name_map"):
+        monkeypatch.setattr(gguf, name, functools.cache(getattr(gguf, name)))
     ids = torch.tensor([[1, 4093, 198, 26843, 2, 198]])
     direct = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     ours = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
@@ -44,6 +45,7 @@ CASES = {
     "draft is one-hot": (probs(0.1, 0.2, 0.3, 0.4), probs(0.0, 0.0, 1.0, 0.0)),
     "token zero": (probs(0.9, 0.1, 0.0, 0.0), probs(0.5, 0.5, 0.0, 0.0)),
 }
+SPECIAL = [case for case in CASES if case != "overlapping"]
 
 
 def round_of_two(p: torch.Tensor, q: torch.Tensor, seed: int) -> list[int]:
@@ -62,11 +64,17 @@ def round_of_two(p: torch.Tensor, q: torch.Tensor, seed: int) -> list[int]:
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@functools.cache
+def rounds_of(case: str) -> list[list[int]]:
+    """5,000 rounds of a case, made once for all tests."""
+    p, q = CASES[case]
+    return [round_of_two(p, q, seed) for seed in range(5000)]
+
+
+@pytest.mark.parametrize("case", ["overlapping", *(pytest.param(case, marks=pytest.mark.slow) for case in SPECIAL)])
 def test_rejection_yields_the_target_distribution(case: str) -> None:
     """Every committed token is a draw from p, whatever its place in the round; SWIFT's B1, vLLM #9834."""
-    p, q = CASES[case]
-    rounds = [round_of_two(p, q, seed) for seed in range(5000)]
+    p, rounds = CASES[case][0], rounds_of(case)
     for place in range(3):
         tokens = [r[place] for r in rounds if len(r) > place]
         if len(tokens) > 200:
@@ -76,10 +84,11 @@ def test_rejection_yields_the_target_distribution(case: str) -> None:
 def test_rejection_accepts_with_the_overlap() -> None:
     """The share of accepted first tokens is sum(min(p, q))."""
     p, q = CASES["overlapping"]
-    accepted = sum(len(round_of_two(p, q, seed)) > 1 for seed in range(5000))
+    accepted = sum(len(one) > 1 for one in rounds_of("overlapping"))
     assert stats.binomtest(accepted, 5000, float(torch.minimum(p, q).sum())).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_rejection_of_a_draft_that_was_found() -> None:
     """A deterministic draft has no q: accepted with p(x), recovered from the others; what is committed is drawn from p.
 

@@ -45,3 +45,21 @@ def test_a_draft_that_stops_at_once_still_costs() -> None:
     for _ in range(PROBE_ROUNDS):
         brake.note_round(0, 0.01, 0.1)
     assert not brake.released
+
+
+def test_a_round_in_which_others_forbade_a_draft_is_no_trial() -> None:
+    """Its nothing accepted would brake a request that was never allowed to show what it can."""
+    brake = Brake()
+    for _ in range(PROBE_ROUNDS + 5):
+        brake.note_round(0, 0.0, VERIFY, may_draft=False)
+    assert brake == Brake()
+    assert rounds(brake, accepted=4, count=50) == "d" * 50
+
+
+def test_a_pause_passes_while_others_forbid_drafts_too() -> None:
+    brake = Brake()
+    assert rounds(brake, accepted=0, count=PROBE_ROUNDS) == "ddd"
+    for _ in range(FIRST_PAUSE):
+        assert not brake.released
+        brake.note_round(0, 0.0, VERIFY, may_draft=False)
+    assert brake.released

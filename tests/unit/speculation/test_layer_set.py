@@ -62,3 +62,29 @@ def test_similarity_is_the_cosine_of_a_layers_input_and_output() -> None:
     probe.observe(3, a, c)
     expected = torch.tensor([[0.0 + 1.0, 2.0], [0.5**0.5, 1.0]])
     torch.testing.assert_close(probe.sums([(0, 2), (2, 3)]), expected)
+
+
+def test_one_set_for_several_is_what_most_of_them_skip() -> None:
+    """Layer 2 has three votes and layer 1 two; two layers each, so two for all."""
+    sets = [LayerSet.skipping(6, [1, 2]), LayerSet.skipping(6, [2, 3]), LayerSet.skipping(6, [1, 2])]
+    assert LayerSet.common(sets) == LayerSet.skipping(6, [1, 2])
+    assert LayerSet.common(sets[::-1]) == LayerSet.skipping(6, [1, 2])
+
+
+def test_it_is_as_large_as_they_are_on_average() -> None:
+    """Eight, four and no sublayers: four, those with two votes, and not all that somebody skips."""
+    sets = [LayerSet.skipping(8, [1, 2, 3, 4]), LayerSet.skipping(8, [3, 4]), LayerSet(8)]
+    assert LayerSet.common(sets) == LayerSet.skipping(8, [3, 4])
+    assert LayerSet.common([LayerSet(4, 0b110), LayerSet(4)]) == LayerSet(4, 0b10)
+
+
+def test_ties_go_to_the_lower_sublayer() -> None:
+    assert LayerSet.common([LayerSet.skipping(6, [4, 5]), LayerSet.skipping(6, [1, 3])]) == LayerSet.skipping(6, [1, 3])
+    assert LayerSet.common([LayerSet(4, 0b11000), LayerSet(4, 0b00110)]) == LayerSet(4, 0b00110)
+
+
+def test_equal_sets_stay_as_they_are() -> None:
+    odd = LayerSet(6, 0b101_0010)
+    assert LayerSet.common([odd] * 3) == odd
+    assert LayerSet.common([odd]) == odd
+    assert LayerSet.common([LayerSet(6), LayerSet(6)]) == LayerSet(6)

@@ -213,6 +213,7 @@ def spell(tokenizer: Tokenizer, text: str) -> list[int]:
     return [ids[byte] for byte in text.encode()] if ids else tokenizer.encode(text)
 
 
+@pytest.mark.slow
 @given(
     tokenizer=st.shared(st.sampled_from([kind.values[0] for kind in KINDS]), key="tokenizer"),
     prompt=ids_of_any_kind(),

@@ -1,0 +1,70 @@
+"""What does the full model say in this step? One pass over known and drafted tokens, and its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+
+from swift_backend.batch import RowGroup
+from swift_backend.failure import ends_engine
+from swift_backend.runner import Runner
+from swift_backend.scheduler import Work
+from swift_backend.sequence import Sequence
+from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.layer_choice import LayerChooser
+from swift_backend.speculation.verdict import Verdict, judge
+
+OwnFailure = Callable[[Sequence], AbstractContextManager[None]]
+
+
+class Verification:
+    """Runs full passes, and applies the engine's acceptance rule to what comes of them.
+
+    own_failure: surrounds what may fail because of one sequence; it ends that sequence.
+    """
+
+    def __init__(self, runner: Runner, layers: LayerChooser, rule: str, own_failure: OwnFailure) -> None:
+        self._runner = runner
+        self._layers = layers
+        self._rule = rule
+        self._own_failure = own_failure
+
+    def verify(self, plan: list[Work], drafts: list[Draft]) -> list[Verdict | None]:
+        """One full pass; a verdict for each work whose next token is due. Layer similarity is read off on the way."""
+        groups = [row_group(work, draft) for work, draft in zip(plan, drafts, strict=True)]
+        seen = self._layers.watch(work.sequence for work in plan)
+        logits = self._runner.forward(groups, observe=seen.observe if seen else None)
+        if seen:
+            works = zip(plan, groups, strict=True)
+            self._layers.note(seen, [(w.sequence, len(group.token_ids), w.reaches_end) for w, group in works])
+        due = [(work.sequence, draft) for work, draft in zip(plan, drafts, strict=True) if work.reaches_end]
+        verdicts = iter(self._judge(due, logits))
+        return [next(verdicts) if work.reaches_end else None for work in plan]
+
+    def _judge(self, due: list[tuple[Sequence, Draft]], logits: torch.Tensor) -> list[Verdict]:
+        """Verdicts for all, or, where judging all at once fails, for each alone: then only its own cause fails."""
+        try:
+            return judge(due, logits, self._rule)
+        except Exception as error:
+            if ends_engine(error):
+                raise
+        verdicts, start = [], 0
+        for sequence, draft in due:
+            rows = logits[start : start + len(draft) + 1]
+            start += len(draft) + 1
+            verdict = Verdict(())
+            with self._own_failure(sequence):
+                [verdict] = judge([(sequence, draft)], rows, self._rule)
+            verdicts.append(verdict)
+        return verdicts
+
+
+def row_group(work: Work, draft: Draft) -> RowGroup:
+    """A sequence's rows in the full pass: known tokens, then drafted ones; logits from the last known row on."""
+    sequence = work.sequence
+    assert sequence.extent is not None
+    known = sequence.tokens[sequence.kv_len : sequence.kv_len + work.num_tokens]
+    num_logits = len(draft) + 1 if work.reaches_end else 0
+    return RowGroup([*known, *draft.token_ids], sequence.kv_len, sequence.extent.start, num_logits)

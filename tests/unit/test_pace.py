@@ -1,0 +1,116 @@
+"""How much goes into a step, by what passes cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from swift_backend.pace import LONGEST_STEP, STALL, MeasuredPace
+from swift_backend.params import SamplingParams
+from swift_backend.pass_times import PassTimes
+from swift_backend.scheduler import LEAST_CHUNK, Work, plan_step
+from swift_backend.sequence import Extent, Request, Sequence
+from swift_backend.speculation.batch_limit import BatchLimit
+
+COSTS = [
+    PassTimes(fixed=0.012, per_row=0.001, per_key=0.000002),  # a small model on a CPU
+    PassTimes(fixed=0.020, per_row=0.00005, per_key=0.0000001),  # passes that hardly feel their rows
+    PassTimes(fixed=0.001, per_row=0.010, per_key=0.00002),  # every row is dear
+]
+CHEAP = PassTimes(fixed=0.020, per_row=0.0001, per_key=1e-9)
+
+
+def pace(times: PassTimes) -> MeasuredPace:
+    return MeasuredPace(times, BatchLimit(times, draft_cost=0.5))
+
+
+def sequence(prompt: int, kv_len: int = 0, output: int = 0, speculation: str = "off") -> Sequence:
+    request = Request("r", list(range(prompt)), SamplingParams(speculation=speculation), print)
+    made = Sequence(request, 256, seed=0, extent=Extent(0, 8192, kv_len))
+    made.tokens += range(output)
+    return made
+
+
+def decoding(count: int, context: int = 300) -> list[Sequence]:
+    return [sequence(context - 1, kv_len=context - 1, output=1) for _ in range(count)]
+
+
+def seconds(times: PassTimes, plan: list[Work]) -> float:
+    rows = sum(work.num_tokens for work in plan)
+    return times.seconds(rows, sum(work.sequence.kv_len + i + 1 for work in plan for i in range(work.num_tokens)))
+
+
+def prefill(times: PassTimes, running: list[Sequence], prompt: Sequence) -> list[tuple[int, float]]:
+    """(chunk, seconds of the step) until the prompt is through."""
+    steps = []
+    while prompt.kv_len < prompt.num_prompt_tokens:
+        plan = plan_step([prompt, *running], 512, 5, pace(times))
+        [work] = [one for one in plan if one.sequence is prompt]
+        steps.append((work.num_tokens, seconds(times, plan)))
+        assert prompt.extent
+        prompt.extent.length += work.num_tokens
+    return steps
+
+
+@pytest.mark.parametrize("times", COSTS)
+def test_a_long_prompt_makes_no_step_longer_than_agreed(times: PassTimes) -> None:
+    """4,000 tokens beside 8 streams: each gap stays under STALL times their own, apart from the least chunk."""
+    running = decoding(8)
+    alone = seconds(times, plan_step(running, 512, 5, pace(times)))
+    steps = prefill(times, running, sequence(4000))
+    assert sum(chunk for chunk, _ in steps) == 4000
+    assert all(took <= STALL * alone * (1 + 1e-9) for chunk, took in steps if chunk > LEAST_CHUNK)
+    assert all(chunk >= LEAST_CHUNK for chunk, _ in steps[:-1])
+
+
+def test_the_time_that_is_there_is_used() -> None:
+    """One token more would be too much: a prompt must not crawl because somebody decodes."""
+    times, running = COSTS[0], decoding(8)
+    alone = seconds(times, plan_step(running, 512, 5, pace(times)))
+    [(chunk, took), *_] = prefill(times, running, sequence(4000))
+    assert took <= STALL * alone < took + times.per_row + (chunk + 1) * times.per_key
+    assert chunk == 47
+
+
+def test_dear_rows_leave_the_least_chunk() -> None:
+    """By the deepest rows even that is dear; the prompt moves on all the same."""
+    times = PassTimes(fixed=0.001, per_row=0.001, per_key=0.00001)
+    steps = prefill(times, decoding(1, context=10), sequence(1000))
+    assert {chunk for chunk, _ in steps} == {LEAST_CHUNK}
+
+
+def test_where_nobody_decodes_only_the_longest_step_limits() -> None:
+    """What a cancelled or a new request waits for."""
+    assert [chunk for chunk, _ in prefill(CHEAP, [], sequence(1200))] == [512, 512, 176]
+    dear = COSTS[2]
+    steps = prefill(dear, [], sequence(200))
+    assert steps[0][0] == 47
+    assert all(took <= LONGEST_STEP < took + dear.per_row + 200 * dear.per_key for _, took in steps[:-1])
+
+
+def test_a_second_prompt_gets_what_the_first_left() -> None:
+    times, running = COSTS[0], decoding(8)
+    first, second = sequence(20), sequence(4000)
+    plan = plan_step([*running, first, second], 512, 5, pace(times))
+    assert [work.num_tokens for work in plan[8:]] == [20, 28]
+    assert seconds(times, plan) <= STALL * seconds(times, plan[:8])
+
+
+def test_drafts_are_limited_by_the_batch() -> None:
+    """Two rows in a pass that is all rows: no draft; in one that is nearly free: the longest."""
+    assert pace(PassTimes(1e-6, 0.01, 1e-9)).draft_limit(2, 2, 5) == 0
+    assert pace(CHEAP).draft_limit(2, 2, 5) == 5
+    assert pace(PassTimes(1e-6, 0.01, 1e-9)).draft_limit(1, 1, 5) == 5
+
+
+def test_a_step_is_noted_with_its_rows_and_keys() -> None:
+    """Two rows of a decoding sequence (one drafted), and 10 of a prompt from position 100 on."""
+    noted: list[tuple[int, int, float]] = []
+
+    class Noting(PassTimes):
+        def note(self, rows: int, keys: int, seconds: float) -> None:
+            noted.append((rows, keys, seconds))
+
+    times = Noting(0.01, 0.001, 0.0)
+    plan = [Work(sequence(9, kv_len=9, output=1), 1, 5), Work(sequence(300, kv_len=100), 10, 0)]
+    MeasuredPace(times, BatchLimit(times, 0.5)).note_step(plan, drafted=1, seconds=0.3)
+    assert noted == [(12, 10 + 1055, 0.3)]
