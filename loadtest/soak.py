@@ -8,6 +8,7 @@ metrics add up to what the clients saw.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import threading
 import time
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -95,6 +97,14 @@ class Soak:
     results: list[Result]
     added: dict[Sample, float]
     memory: list[Memory] = field(default_factory=list)
+
+    @property
+    def memory_columns(self) -> dict[str, list[int]]:
+        """Bytes of resident and of shared memory, over time."""
+        return {
+            "resident": [one.resident for one in self.memory],
+            "shared memory": [one.shared for one in self.memory],
+        }
 
     @property
     def troubles(self) -> Counter[str]:
@@ -249,18 +259,15 @@ def at_rest(metrics_url: str, seconds: float = 10.0) -> dict[Sample, float]:
         time.sleep(0.1)
 
 
-def growth(memory: list[Memory]) -> tuple[float, float]:
-    """By how much of itself the memory of the second half exceeds that of the first: (resident, shared), medians."""
+def growth(values: list[int]) -> tuple[float, float]:
+    """How much larger the second half is than the first, as a share: (by medians, by steady growth).
 
-    def middle(values: list[int]) -> float:
-        return sorted(values)[len(values) // 2]
-
-    half = len(memory) // 2
-    first, second = memory[half // 2 : half], memory[half + half // 2 :]
-    return (
-        middle([one.resident for one in second]) / middle([one.resident for one in first]) - 1,
-        middle([one.shared for one in second]) / middle([one.shared for one in first]) - 1,
-    )
+    Allocators take memory in jumps, and a leak shows between any two samples: the steady growth is the median
+    difference of consecutive samples, times their number.
+    """
+    half = len(values) // 2
+    steady = median(later - earlier for earlier, later in itertools.pairwise(values)) * half
+    return median(values[half:]) / median(values[:half]) - 1, steady / values[0]
 
 
 def _prompt_tokens(result: Result) -> int:
@@ -302,8 +309,8 @@ def main() -> int:
     console.print(Counter(f"{result.kind}: {result.answer.finish_reason or 'error'}" for result in came.results))
     console.print("troubles:", dict(came.troubles), "metrics:", came.mismatches or "add up")
     if came.memory:
-        resident, shared = growth(came.memory)
-        console.print(f"second half over first: resident {resident:+.1%}, shared memory {shared:+.1%}")
+        for name, values in came.memory_columns.items():
+            console.print("{}: second half over first {:+.1%}, steady growth {:+.1%}".format(name, *growth(values)))
     clients.close()
     return int(bool(came.troubles or came.mismatches))
 

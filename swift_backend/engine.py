@@ -60,7 +60,7 @@ class Engine:
         self.context_length = shape.context_length
         limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
         self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
-        self._starter = Starter(config, limits, self.tokenizer, self._eos_ids)
+        self._starter = Starter(config, limits, self.tokenizer)
         self._inbox = Inbox(config.max_waiting)
         self._prefixes = PrefixCache(self._cache, enabled=config.prefix_cache)
         self._lobby = Lobby(self._prefixes)
@@ -137,20 +137,17 @@ class Engine:
 
     def _receive(self) -> None:
         mail = self._inbox.take()
-        for request in mail.requests:
-            self._start(request)
+        new = [self._starter.sequence(request) for request in mail.requests]
+        for sequence in new:  # all of them first, so that nobody is lost if one ends the engine
+            self._lobby.add(sequence)
+        for sequence in new:
+            with self._own_failure(sequence):
+                self._starter.furnish(sequence, self._eos_ids)
         self._end_withdrawn(mail.cancelled)
-        for sequence in self._running:
+        for sequence in (*self._running, *self._lobby):
             sequence.paused = mail.paused.get(sequence.request.request_id, sequence.paused)
         self._lobby.admit(self._running, self.config.max_running)
         self._inbox.note_backlog(len(self._lobby))
-
-    def _start(self, request: Request) -> None:
-        """Let a request wait for its turn."""
-        sequence = self._starter.sequence(request)
-        self._lobby.add(sequence)
-        with self._own_failure(sequence):
-            self._starter.furnish(sequence)
 
     def _end_withdrawn(self, cancelled: set[str]) -> None:
         now = monotonic()
@@ -301,5 +298,7 @@ class Engine:
         """Tell every open request; nothing else is touched, since the state may be anything now."""
         requests = [s.request for s in (*self._running, *self._lobby)] + self._inbox.take().requests
         for request in requests:
-            request.on_output(Output(request.request_id, finish_reason="error", error=error))
-        self._on_step(StepReport(ended=[failed_report(request) for request in requests]))
+            with contextlib.suppress(Exception):  # one that cannot be told keeps it from nobody
+                request.on_output(Output(request.request_id, finish_reason="error", error=error))
+        self._report.ended += map(failed_report, requests)  # beside what the failed step had done
+        self._on_step(self._report)

@@ -18,11 +18,10 @@ from swift_backend.text.tokenizer import Tokenizer
 class Starter:
     """Turns requests into sequences."""
 
-    def __init__(self, config: EngineConfig, limits: Limits, tokenizer: Tokenizer, eos_ids: Collection[int]) -> None:
+    def __init__(self, config: EngineConfig, limits: Limits, tokenizer: Tokenizer) -> None:
         self._config = config
         self._limits = limits
         self._tokenizer = tokenizer
-        self._eos_ids = eos_ids
 
     def complete(self, request: Request) -> Request:
         """The request with what the server adds to it; any thread. InvalidRequest when it can never run."""
@@ -42,11 +41,11 @@ class Starter:
         brake = Brake() if params.speculation == "auto" and self._config.acceptance == "coupled" else None
         return Sequence(request, self._limits.output_limit(request), seed, brake=brake)
 
-    def furnish(self, sequence: Sequence) -> None:
+    def furnish(self, sequence: Sequence, eos_ids: Collection[int]) -> None:
         """Give a sequence its text and its processors."""
         request = sequence.request
         sequence.text = TextStream(self._tokenizer, request.prompt_ids, request.params)
-        sequence.processors = make_processors(request.params, request.prompt_ids, request.bad_word_ids, self._eos_ids)
+        sequence.processors = make_processors(request.params, request.prompt_ids, request.bad_word_ids, eos_ids)
 
     def _bad_word_ids(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Without those that no answer can hold: a tokenizer may know more ids than the model."""

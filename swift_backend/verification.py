@@ -39,9 +39,10 @@ class Verification:
         if seen:
             works = zip(plan, groups, strict=True)
             self._layers.note(seen, [(w.sequence, len(group.token_ids), w.reaches_end) for w, group in works])
-        due = [(work.sequence, draft) for work, draft in zip(plan, drafts, strict=True) if work.reaches_end]
+        ends = [work.reaches_end for work in plan]  # now: a sequence that fails in judging loses its extent
+        due = [(work.sequence, draft) for work, draft, end in zip(plan, drafts, ends, strict=True) if end]
         verdicts = iter(self._judge(due, logits))
-        return [next(verdicts) if work.reaches_end else None for work in plan]
+        return [next(verdicts) if end else None for end in ends]
 
     def _judge(self, due: list[tuple[Sequence, Draft]], logits: torch.Tensor) -> list[Verdict]:
         """Verdicts for all, or, where judging all at once fails, for each alone: then only its own cause fails."""

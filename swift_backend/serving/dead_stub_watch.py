@@ -75,7 +75,7 @@ class Watch:
         self._region = region
         arguments = _arguments(server)
         self._exit_seconds = float(option(arguments, "exit-timeout-secs", DEFAULT_EXIT_SECONDS))
-        self._ports = {int(option(arguments, key, port)) for key, port in DEFAULT_PORTS.items()}
+        self._ports = {int(float(option(arguments, key, port))) for key, port in DEFAULT_PORTS.items()}
         self._doors: set[str] = set()
         self._kill_at = float("inf")
 
@@ -91,12 +91,16 @@ class Watch:
         word = os.read(sys.stdin.fileno(), 16)
         if word != b"bye":
             self._end_server(polite=word == b"stop")
+            if not self._server.alive:
+                self._stub.signal(signal.SIGKILL)
 
     def _look_at_doors(self) -> None:
         """A server that is stopping begins by closing the sockets that it listens on."""
         if self._kill_at == float("inf"):
             doors = _listening(self._server.pid, self._ports)
-            if self._doors - doors:
+            closed = self._doors - doors
+            # A second look, since the kernel's tables may lack a line while connections come and go.
+            if closed and closed - _listening(self._server.pid, self._ports):
                 self._kill_at = time.monotonic() + self._exit_seconds + PATIENCE_SECONDS
                 with contextlib.suppress(OSError):
                     os.write(sys.stdout.fileno(), f"stopping {self._exit_seconds}\n".encode())
@@ -121,18 +125,19 @@ class Watch:
             file.unlink(missing_ok=True)
 
     def _say(self, what: str) -> None:
-        print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # whoever read the server's log may be gone too
+            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
 
 
 def option(arguments: Sequence[str], name: str, default: float) -> str:
     """The value of --name=value or --name value; the last one counts."""
     value = str(default)
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument == f"--{name}":
             value = following
         elif argument.startswith(f"--{name}="):
             value = argument.partition("=")[2]
-    return value if value.replace(".", "", 1).isdigit() else str(default)
+    return value if re.fullmatch(r"[0-9]+(\.[0-9]*)?", value) else str(default)
 
 
 def _arguments(pid: int) -> list[str]:
@@ -154,7 +159,7 @@ def _listening(pid: int, ports: set[int]) -> set[str]:
     """The sockets, by inode, on which the process listens at these ports."""
     found: set[str] = set()
     with contextlib.suppress(OSError):
-        mine = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
+        mine = {_target(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
@@ -162,6 +167,14 @@ def _listening(pid: int, ports: set[int]) -> set[str]:
                 if fields[3] == _LISTENING and port in ports and f"socket:[{inode}]" in mine:
                     found.add(inode)
     return found
+
+
+def _target(link: str) -> str:
+    """What a file descriptor refers to; connections are closed all the time, while we look."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
 
 
 def _mapped_files(pid: int, region: str) -> list[Path]:
@@ -176,4 +189,6 @@ def _mapped_files(pid: int, region: str) -> list[Path]:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, or an orchestrator, may tell the whole group
+        signal.signal(number, signal.SIG_IGN)
     Watch(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]).run()

@@ -146,8 +146,12 @@ def _description(engine: Engine) -> str:
 
 
 def _siblings(args: dict[str, str], responder: Responder) -> Siblings:
-    """The other instances of the model in the same server, whose processes have the same parent."""
-    return Siblings(f"swift-{os.getppid()}-{args['model_name']}-{args['model_version']}", responder.stop)
+    """The other instances of the model in the same server, whose processes have the same parent.
+
+    Containers on the host's network share its sockets, but each has a process 1: so the namespace of the ids counts too.
+    """
+    server = f"{os.stat('/proc/self/ns/pid').st_ino}-{os.getppid()}"
+    return Siblings(f"{server}-{args['model_name']}-{args['model_version']}", responder.stop)
 
 
 def _log_error(message: str) -> None:

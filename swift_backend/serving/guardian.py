@@ -41,7 +41,8 @@ class Guardian:
 
     def goodbye(self) -> None:
         """End the watch."""
-        self._say(b"bye")
+        if not self._say(b"bye"):  # where it was told to stop the server, it waits for the server, which waits for us
+            return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GOODBYE_SECONDS)
         self._thread.join(GOODBYE_SECONDS)
@@ -54,11 +55,15 @@ class Guardian:
                 if word == "stopping":
                     self._on_stopping(float(seconds))
 
-    def _say(self, word: bytes) -> None:
+    def _say(self, word: bytes) -> bool:
+        """Say the only word that there will be; False where one was said already, or nobody listens."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):
+        try:
             self._process.stdin.write(word)
             self._process.stdin.close()
+        except (BrokenPipeError, ValueError):
+            return False
+        return True
 
 
 def guard_this_stub(name: str, on_stopping: Callable[[float], None] = lambda seconds: None) -> Guardian | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
@@ -46,17 +47,25 @@ class Reporter:
                 self._step(item)
             else:
                 self._refused(*item)
+        self._update(TritonMetrics.close)
 
     def _step(self, report: StepReport) -> None:
-        if self._metrics is not None:
-            self._metrics.step_done(report)
+        self._update(lambda metrics: metrics.step_done(report))
         for request in report.ended:
             pb_utils.Logger.log_verbose(printable(_line(request)))
 
     def _refused(self, label: str, outcome: str) -> None:
-        if self._metrics is not None:
-            self._metrics.request_refused(outcome)
+        self._update(lambda metrics: metrics.request_refused(outcome))
         pb_utils.Logger.log_verbose(printable(json.dumps({"request": label, "outcome": outcome})))
+
+    def _update(self, change: Callable[[TritonMetrics], None]) -> None:
+        """Metrics that Triton does not take any more are given up; the reports go on."""
+        try:
+            if self._metrics is not None:
+                change(self._metrics)
+        except pb_utils.TritonModelException as error:
+            self._metrics = None
+            pb_utils.Logger.log_warn(printable(f"no more metrics of ours: {error}"))
 
 
 def _line(report: RequestReport) -> str:

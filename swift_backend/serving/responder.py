@@ -27,7 +27,7 @@ class Control(Protocol):
         """End a request."""
 
     def pause(self, request_id: str, paused: bool) -> None:
-        """Hold a request, or let it go on."""
+        """Hold a request, or let it go on; called under a lock, so that the last call is the latest."""
 
 
 class Responder:
@@ -77,8 +77,8 @@ class Responder:
             reply.paused |= lags
             ready = not reply.owned
             reply.owned = True
-        if lags:
-            self._engine().pause(output.request_id, True)
+            if lags:
+                self._engine().pause(output.request_id, True)
         if ready:
             self._ready.put(reply)
 
@@ -100,6 +100,7 @@ class Responder:
 
     def close(self, timeout: float) -> bool:
         """Send what is queued, end what is still open, stop the threads; False if that took too long (seconds)."""
+        self._threads.end()
         self._ready.put(None)
         return self._threads.join(timeout)
 
@@ -192,10 +193,10 @@ class Responder:
             reply.owned = bool(reply.pending)
             ready, resumes = reply.owned, reply.paused and len(reply.pending) <= MOST_UNSENT // 2
             reply.paused &= not resumes
+            if resumes:
+                self._engine().pause(reply.request_id, False)
         if ready:
             self._ready.put(reply)
-        if resumes:
-            self._engine().pause(reply.request_id, False)
 
     def _replies(self) -> list[Reply]:
         with self._lock:

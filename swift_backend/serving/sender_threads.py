@@ -22,6 +22,7 @@ class SenderThreads:
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._sending: dict[int, float] = {}
+        self._ending = False
         self._ended = Event()
         self._watch = Thread(target=self._replace_stuck, name="swift-sender-watch", daemon=True)
 
@@ -38,6 +39,11 @@ class SenderThreads:
             yield
         finally:
             del self._sending[get_ident()]
+
+    def end(self) -> None:
+        """From now on no thread is spare: each goes on until its step returns False. Before the step's end is queued."""
+        with self._lock:
+            self._ending = True
 
     def join(self, timeout: float) -> bool:
         """Wait until the steps have returned False in all threads; False when that took too long (seconds)."""
@@ -60,8 +66,8 @@ class SenderThreads:
 
     def _leave_if_spare(self) -> bool:
         with self._lock:
-            idle = [thread for thread in self._threads if thread.ident not in self._sending]
-            if len(idle) < 2:
+            idle = [thread for thread in self._threads if thread.is_alive() and thread.ident not in self._sending]
+            if self._ending or len(idle) < 2:
                 return False
             self._threads = [thread for thread in self._threads if thread.ident != get_ident()]
             return True

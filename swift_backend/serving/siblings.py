@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 from collections.abc import Callable
@@ -53,7 +54,8 @@ class Siblings:
         raise OSError(f"{self._name}: more than {MOST_INSTANCES} instances")
 
     def _address(self, number: int) -> str:
-        return f"\0{self._name}-{number}"
+        name = hashlib.sha256(self._name.encode()).hexdigest()  # an address has room for 107 bytes
+        return f"\0swift-{name}-{number}"
 
     def _ask(self, number: int, client_id: str) -> bool:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -30,7 +31,8 @@ class TritonMetrics:
     def step_done(self, report: StepReport) -> None:
         """Publish what a step changed."""
         for key, value in increments(report).items():
-            self._increment(key, value)
+            if 0 < value < math.inf:  # Triton 2.51 aborts, with the whole server, on a negative number and on NaN
+                self._increment(key, value)
         for key, value in gauges(report).items():
             change = value - self._shown.get(key, 0.0)
             if change:
@@ -43,6 +45,13 @@ class TritonMetrics:
     def request_refused(self, outcome: str) -> None:
         """Count a request that never reached the engine."""
         self._increment(("swift_requests_total", outcome), 1)
+
+    def close(self) -> None:
+        """Take back what the gauges show of this instance: Triton keeps them after the model is unloaded."""
+        for key, value in self._shown.items():
+            if value:
+                self._increment(key, -value)
+        self._shown.clear()
 
     def _increment(self, key: Key, value: float) -> None:
         if key in self._metrics:

@@ -59,6 +59,13 @@ def by_prompt(scripts: Mapping[tuple[int, ...], Script]) -> Script:
 
 
 def load(directory: Path, **options: object) -> SwiftLLM:
-    """A tiny model's engine in float32 that checks its invariants after every step."""
-    options = {"dtype": "float32", "debug": True, "skip_ratio": 0.4, "kv_cache_tokens": 8192, **options}
+    """A tiny model's engine in float32 that checks its invariants after every step, and drafts in every batch."""
+    options = {
+        "limit_drafts": False,
+        "dtype": "float32",
+        "debug": True,
+        "skip_ratio": 0.4,
+        "kv_cache_tokens": 8192,
+        **options,
+    }
     return SwiftLLM(str(directory), **options)  # type: ignore[arg-type]

@@ -75,7 +75,9 @@ def cramped(directory: Path) -> SwiftLLM:
 
 
 def load(directory: Path, **options: Any) -> SwiftLLM:
-    return SwiftLLM(str(directory), dtype="float32", debug=True, skip_ratio=0.4, kv_cache_tokens=8192, **options)
+    return SwiftLLM(
+        str(directory), dtype="float32", debug=True, limit_drafts=False, skip_ratio=0.4, kv_cache_tokens=8192, **options
+    )
 
 
 Answer = tuple[list[int], str, str, list[Any]]

@@ -58,7 +58,9 @@ def twelve(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["coupled", "rejection"])
 def llm(twelve: Path, request: pytest.FixtureRequest) -> SwiftLLM:
-    options: dict[str, Any] = {"dtype": "float32", "skip_ratio": 0.4, "kv_cache_tokens": 8192}
+    options: dict[str, Any] = {
+        "dtype": "float32", "skip_ratio": 0.4, "kv_cache_tokens": 8192, "limit_drafts": False,
+    }  # fmt: skip
     return SwiftLLM(str(twelve), acceptance=request.param, max_running=250, max_step_tokens=4096, **options)
 
 

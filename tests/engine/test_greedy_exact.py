@@ -40,7 +40,9 @@ def expected(directory: Path, transformers_greedy: Callable[[Path, list[int], in
 
 
 def load(directory: Path, **options: object) -> SwiftLLM:
-    return SwiftLLM(str(directory), dtype="float32", debug=True, skip_ratio=0.4, kv_cache_tokens=4096, **options)
+    return SwiftLLM(
+        str(directory), dtype="float32", debug=True, limit_drafts=False, skip_ratio=0.4, kv_cache_tokens=4096, **options
+    )
 
 
 @pytest.mark.parametrize("speculation", ["off", "fixed"])

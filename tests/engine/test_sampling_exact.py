@@ -22,7 +22,14 @@ SETTINGS = [
 
 
 def load(directory: Path, **options: object) -> SwiftLLM:
-    options = {"dtype": "float32", "debug": True, "skip_ratio": 0.4, "kv_cache_tokens": 8192, **options}
+    options = {
+        "limit_drafts": False,
+        "dtype": "float32",
+        "debug": True,
+        "skip_ratio": 0.4,
+        "kv_cache_tokens": 8192,
+        **options,
+    }
     return SwiftLLM(str(directory), **options)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ NUM_DATA_PROMPTS = 18
 
 @pytest.fixture(scope="module")
 def llm(smollm2_float32: Path) -> SwiftLLM:
-    return SwiftLLM(str(smollm2_float32), dtype="float32", debug=True, kv_cache_tokens=16384)
+    return SwiftLLM(str(smollm2_float32), dtype="float32", debug=True, kv_cache_tokens=16384, limit_drafts=False)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,12 @@ def test_in_batches_of_eight(
 ) -> None:
     """Mixed lengths, and the prompts behind the first eight are admitted while others run."""
     narrow = SwiftLLM(
-        dtype="float32", model=str(llm.engine.model.directory), debug=True, max_running=8, kv_cache_tokens=8192
+        dtype="float32",
+        model=str(llm.engine.model.directory),
+        debug=True,
+        max_running=8,
+        kv_cache_tokens=8192,
+        limit_drafts=False,
     )
     assert ids(narrow, prompts, speculation=speculation, confidence_threshold=0.5) == expected
 

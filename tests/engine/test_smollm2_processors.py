@@ -54,7 +54,13 @@ TOGETHER: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def llm(smollm2_float32: Path) -> SwiftLLM:
     """Only the middle 8 of 30 layers may be skipped, and are: with one layer set a hundred requests draft together."""
-    options = {"kv_cache_tokens": 8192, "max_running": 100, "protected_layers": 11, "skip_ratio": 0.27}
+    options = {
+        "limit_drafts": False,
+        "kv_cache_tokens": 8192,
+        "max_running": 100,
+        "protected_layers": 11,
+        "skip_ratio": 0.27,
+    }
     return SwiftLLM(str(smollm2_float32), dtype="float32", **options)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -109,10 +110,15 @@ class Logger:
 
 
 class Metric:
-    """Sums what was added under its family's name and labels, whoever made it, like Triton's."""
+    """Sums what was added under its family's name and labels, whoever made it, like Triton's.
+
+    AssertionError, which nobody expects, where Triton 2.51 ends the whole server; `threads` are those that changed some.
+    """
 
     values: ClassVar[dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     observed: ClassVar[dict[str, list[float]]] = {}
+    threads: ClassVar[set[threading.Thread]] = set()
+    broken: ClassVar[bool] = False
 
     def __init__(self, family: MetricFamily, labels: dict[str, str], buckets: list[float] | None) -> None:
         if (family.kind == "histogram") != bool(buckets):
@@ -126,12 +132,20 @@ class Metric:
             self.values.setdefault(self._key, 0.0)
 
     def increment(self, value: float) -> None:
-        if value < 0 and self._family.kind != "gauge":
-            raise TritonModelException("counters only grow")
+        self._touch()
+        assert self._family.kind == "gauge" or (self._family.kind == "counter" and value >= 0), "the server is gone"
+        assert math.isfinite(value)
         self.values[self._key] += value
 
     def observe(self, value: float) -> None:
+        self._touch()
+        assert self._family.kind == "histogram"
         self.observed[self._family.name].append(value)
+
+    def _touch(self) -> None:
+        self.threads.add(threading.current_thread())
+        if self.broken:
+            raise TritonModelException("the server does not answer")
 
 
 class MetricFamily:
@@ -254,6 +268,7 @@ class FakeTriton:
         self.log.clear()
         Metric.values.clear()
         Metric.observed.clear()
+        Metric.threads.clear()
 
     def sender(self, **state: Any) -> FakeSender:
         self.senders.append(FakeSender(**state))
@@ -287,6 +302,15 @@ class FakeTriton:
         """What a histogram was told."""
         return Metric.observed[name]
 
+    @property
+    def metric_threads(self) -> set[threading.Thread]:
+        """Those that have changed a metric."""
+        return Metric.threads
+
+    def shown(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """All counters and gauges that are not 0."""
+        return {key: value for key, value in Metric.values.items() if value}
+
     def verify(self) -> None:
         """Every request ended, with exactly one FINAL and nothing after it."""
         for sender in self.senders:
@@ -295,7 +319,7 @@ class FakeTriton:
 
 def install() -> None:
     module: Any = ModuleType("triton_python_backend_utils")
-    things = (TritonError, TritonModelException, Tensor, InferenceResponse, Logger, MetricFamily)
+    things = (TritonError, TritonModelException, Tensor, InferenceResponse, Logger, Metric, MetricFamily)
     for thing in (*things, get_input_tensor_by_name):
         setattr(module, thing.__name__, thing)
     module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL

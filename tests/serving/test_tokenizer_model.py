@@ -132,3 +132,33 @@ def test_a_failed_load_is_one_sentence_in_tritons_log(triton: Any, asked: list[A
     with pytest.raises(triton.Exception) as caught:
         load(model="missing")
     assert str(caught.value) == "The model 'missing' does not exist."
+
+
+def test_it_guards_its_server_until_it_is_unloaded(
+    triton: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of the ensemble hang too, where the tokenizer's process has died."""
+    told: list[str] = []
+    guardian = SimpleNamespace(goodbye=lambda: told.append("bye"))
+    monkeypatch.setattr(tokenizer_model, "guard_this_stub", lambda name: told.append(name) or guardian)
+    model = load()
+    assert told == ["swift_tokenizer"]
+    model.finalize()
+    assert told == ["swift_tokenizer", "bye"]
+
+
+def test_a_server_that_others_look_after_is_not_guarded(
+    triton: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(tokenizer_model, "guard_this_stub", told.append)
+    load(exit_on_failure="false").finalize()
+    with pytest.raises(triton.Exception):
+        load(model="missing")
+    assert told == []
+
+
+def test_outside_of_triton_there_is_nothing_to_end(triton: Any, asked: list[Any]) -> None:
+    model = load()
+    model.finalize()
+    assert model._guardian is None

@@ -17,6 +17,29 @@ def test_environment_before_parameter_before_default() -> None:
     assert (config.max_running, config.dtype, config.model, config.max_step_tokens) == (9, "float32", None, 512)
 
 
+def test_options_of_serving_under_load() -> None:
+    texts = {"kv_cache_share": "0.5", "prefix_cache": "False", "timeout_ms": "60000", "threads": "3"}
+    switches = {"metrics": "0", "exit_on_failure": "FALSE"}
+    expected = EngineConfig(
+        kv_cache_share=0.5, prefix_cache=False, timeout_ms=60000, threads=3, metrics=False, exit_on_failure=False
+    )
+    assert EngineConfig.from_sources({**texts, **switches}, {}) == expected
+    environment = {f"SWIFT_{name.upper()}": text for name, text in {**texts, **switches}.items()}
+    assert EngineConfig.from_sources({}, environment) == expected
+
+
+def test_what_serving_under_load_does_by_default() -> None:
+    config = EngineConfig.from_sources({"timeout_ms": "", "metrics": ""}, {"SWIFT_THREADS": ""})
+    assert (config.kv_cache_share, config.timeout_ms, config.threads) == (None, None, None)
+    assert (config.prefix_cache, config.metrics, config.exit_on_failure) == (True, True, True)
+
+
+def test_the_edges_are_fine() -> None:
+    config = EngineConfig.from_options(kv_cache_share=1, timeout_ms=1, threads=1)
+    assert (config.kv_cache_share, config.timeout_ms, config.threads) == (1, 1, 1)
+    assert EngineConfig.from_sources({"kv_cache_share": "1e-9"}, {}).kv_cache_share == 1e-9
+
+
 def test_types_are_read_from_text() -> None:
     config = EngineConfig.from_sources({"debug": "true", "skip_ratio": "0.3", "kv_cache_tokens": "100"}, {})
     assert (config.debug, config.skip_ratio, config.kv_cache_tokens) == (True, 0.3, 100)
@@ -34,6 +57,17 @@ def test_types_are_read_from_text() -> None:
         ({"skip_ratio": "1"}, r"skip_ratio must be in \[0, 1\), got 1.0"),
         ({"kv_cache_tokens": "1"}, "kv_cache_tokens must be >= 2, got 1"),
         ({"max_draft_tokens": "-1"}, "max_draft_tokens must be >= 0, got -1"),
+        ({"kv_cache_share": "0"}, r"kv_cache_share must be in \(0, 1\], got 0.0"),
+        ({"kv_cache_share": "1.01"}, r"kv_cache_share must be in \(0, 1\], got 1.01"),
+        ({"kv_cache_share": "nan"}, r"kv_cache_share must be in \(0, 1\], got nan"),
+        ({"kv_cache_share": "half"}, "kv_cache_share cannot be read from 'half'"),
+        ({"timeout_ms": "0"}, "timeout_ms must be >= 1, got 0"),
+        ({"timeout_ms": "1.5"}, "timeout_ms cannot be read from '1.5'"),
+        ({"threads": "0"}, "threads must be >= 1, got 0"),
+        ({"threads": "all"}, "threads cannot be read from 'all'"),
+        ({"prefix_cache": "2"}, "prefix_cache cannot be read from '2'"),
+        ({"metrics": "on"}, "metrics cannot be read from 'on'"),
+        ({"exit_on_failure": "never"}, "exit_on_failure cannot be read from 'never'"),
     ],
 )
 def test_a_wrong_option_is_named(parameters: dict[str, str], message: str) -> None:
@@ -60,6 +94,13 @@ def test_a_wrong_option_is_named(parameters: dict[str, str], message: str) -> No
         ({"device": "xpu"}, r"device must be auto, cpu or cuda\[:n\], got 'xpu'"),
         ({"device": "meta"}, r"device must be auto, cpu or cuda\[:n\], got 'meta'"),
         ({"device": "cuda:"}, r"device must be auto, cpu or cuda\[:n\], got 'cuda:'"),
+        ({"kv_cache_share": -0.5}, r"kv_cache_share must be in \(0, 1\], got -0.5"),
+        ({"kv_cache_share": True}, "kv_cache_share must be a number or None, got True"),
+        ({"timeout_ms": 1.5}, "timeout_ms must be a whole number or None, got 1.5"),
+        ({"threads": "2"}, "threads must be a whole number or None, got '2'"),
+        ({"prefix_cache": None}, "prefix_cache must be true or false, got None"),
+        ({"metrics": 0}, "metrics must be true or false, got 0"),
+        ({"exit_on_failure": "true"}, "exit_on_failure must be true or false, got 'true'"),
         ({"max_runing": 3}, "unknown engine option 'max_runing'; known are acceptance, debug, device"),
     ],
 )

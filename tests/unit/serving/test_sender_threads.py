@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from threading import Event, get_ident
+from threading import Event, Thread, current_thread
 
 import pytest
 
@@ -20,7 +20,7 @@ class Office:
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self.workers: list[int] = []
+        self.workers: list[Thread] = []
         self.doors: list[Event] = []
         self.threads = SenderThreads(self.step)
 
@@ -34,7 +34,7 @@ class Office:
             return False
         with self.threads.sending():
             job()
-        self.workers.append(get_ident())
+        self.workers.append(current_thread())
         return True
 
     def block(self) -> Event:
