@@ -144,7 +144,7 @@ class Engine:
             with self._own_failure(sequence):
                 self._starter.furnish(sequence, self._eos_ids)
         self._end_withdrawn(mail.cancelled)
-        for sequence in (*self._running, *self._lobby):
+        for sequence in self._running:
             sequence.paused = mail.paused.get(sequence.request.request_id, sequence.paused)
         self._lobby.admit(self._running, self.config.max_running)
         self._inbox.note_backlog(len(self._lobby))

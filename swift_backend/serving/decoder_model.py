@@ -148,7 +148,7 @@ def _description(engine: Engine) -> str:
 def _siblings(args: dict[str, str], responder: Responder) -> Siblings:
     """The other instances of the model in the same server, whose processes have the same parent.
 
-    Containers on the host's network share its sockets, but each has a process 1: so the namespace of the ids counts too.
+    Containers on the host's network share its sockets, and each has a process 1: the ids' namespace tells them apart.
     """
     server = f"{os.stat('/proc/self/ns/pid').st_ino}-{os.getppid()}"
     return Siblings(f"{server}-{args['model_name']}-{args['model_version']}", responder.stop)

@@ -41,7 +41,10 @@ class SenderThreads:
             del self._sending[get_ident()]
 
     def end(self) -> None:
-        """From now on no thread is spare: each goes on until its step returns False. Before the step's end is queued."""
+        """From now on no thread is spare: each goes on until its step returns False.
+
+        To be called before steps begin to return False: one that still brings work must find somebody to do it.
+        """
         with self._lock:
             self._ending = True
 

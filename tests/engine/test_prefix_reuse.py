@@ -136,9 +136,7 @@ def test_an_answer_is_part_of_what_is_known(cached: Stepping, plain: Plain) -> N
         assert cached.tokens("then") == plain([*known, 5, 6], FIXED)
 
 
-def test_a_running_prompt_is_shared(
-    tiny_model: Callable[[str], Path], plain: Plain
-) -> None:
+def test_a_running_prompt_is_shared(tiny_model: Callable[[str], Path], plain: Plain) -> None:
     """As far as it is computed: 32 of its 60 tokens first, all later; its answer is not shared while it runs."""
     cached = stepping(tiny_model("llama"), max_step_tokens=32)
     cached.submit("first", P, FIXED)
@@ -155,9 +153,7 @@ def test_a_running_prompt_is_shared(
     assert cached.tokens("late") == plain(P + cached.tokens("first")[:2] + [9], FIXED)
 
 
-def test_a_source_that_is_cancelled_leaves_the_copy_alone(
-    cached: Stepping, plain: Plain
-) -> None:
+def test_a_source_that_is_cancelled_leaves_the_copy_alone(cached: Stepping, plain: Plain) -> None:
     cached.submit("first", P, FIXED)
     cached.step()
     cached.submit("then", P, FIXED)
@@ -170,9 +166,7 @@ def test_a_source_that_is_cancelled_leaves_the_copy_alone(
     assert cached.tokens("third") == plain(prompt_of(100, 3), FIXED)
 
 
-def test_a_prefill_that_was_cancelled_is_of_use(
-    tiny_model: Callable[[str], Path], plain: Plain
-) -> None:
+def test_a_prefill_that_was_cancelled_is_of_use(tiny_model: Callable[[str], Path], plain: Plain) -> None:
     cached = stepping(tiny_model("llama"), max_step_tokens=20)
     cached.submit("first", P, FIXED)
     cached.step(2)
@@ -204,9 +198,7 @@ def test_rejected_drafts_are_not_known(
     assert cached.tokens("then") == plain(prompt, FIXED)
 
 
-def test_a_request_that_needs_all_of_the_cache_gets_it(
-    tiny_model: Callable[[str], Path], plain: Plain
-) -> None:
+def test_a_request_that_needs_all_of_the_cache_gets_it(tiny_model: Callable[[str], Path], plain: Plain) -> None:
     """256 slots: two kept texts of 80 are dropped for it, and what it leaves fills the cache."""
     cached, large = stepping(tiny_model("llama"), kv_cache_tokens=256), replace(FIXED, max_tokens=100)
     cache = cached.engine.runner.cache
@@ -234,9 +226,7 @@ def test_the_least_recently_used_goes_first(tiny_model: Callable[[str], Path]) -
     assert reused == {1: 0, 0: 59}
 
 
-def test_a_running_request_is_never_dropped(
-    tiny_model: Callable[[str], Path], plain: Plain
-) -> None:
+def test_a_running_request_is_never_dropped(tiny_model: Callable[[str], Path], plain: Plain) -> None:
     """One that shares its text waits for room, and gets it when the other ends."""
     cached = stepping(tiny_model("llama"), kv_cache_tokens=128)
     for name in ("first", "then"):
@@ -275,6 +265,7 @@ def test_nothing_is_kept_of_a_failed_request(cached: Stepping, monkeypatch: pyte
     assert kept(cached.engine) == (80, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_any_traffic(tiny_model: Callable[[str], Path], without: Stepping, seed: int) -> None:
     """Fifty requests over few texts, a quarter cancelled anywhere; a small cache, small steps, NaN behind everybody."""

@@ -112,7 +112,7 @@ class Logger:
 class Metric:
     """Sums what was added under its family's name and labels, whoever made it, like Triton's.
 
-    AssertionError, which nobody expects, where Triton 2.51 ends the whole server; `threads` are those that changed some.
+    AssertionError, which nobody expects, where Triton 2.51 ends the whole server. threads: those that changed some.
     """
 
     values: ClassVar[dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}

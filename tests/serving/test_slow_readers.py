@@ -233,14 +233,25 @@ def test_close_reaches_a_client_that_another_thread_looks_at(busy: Room) -> None
     busy.say(0)
     polled.is_cancelled = is_cancelled
     assert asked.wait(POLL_SECONDS + 5)
-    closing = Thread(target=busy.responder.close, args=(5,))
+    closed: list[bool] = []
+    closing = Thread(target=lambda: closed.append(busy.responder.close(5)))
     closing.start()
     door.set()
     assert blocked.done.wait(5)
     time.sleep(0.1)
     answered.set()
-    closing.join(5)
+    closing.join(10)
+    assert closed == [True]
     assert polled.tables == [{"error": "the server is shutting down", "code": "UNAVAILABLE"}]
+
+
+def test_threads_know_of_the_end_before_it_is_queued(busy: Room) -> None:
+    """Else one that comes back might count on another that has looked into the queue for the last time."""
+    threads, queued = busy.responder._threads, []
+    end = threads.end
+    threads.end = lambda: (queued.append(busy.responder._ready.qsize()), end())  # type: ignore[assignment]
+    assert busy.responder.close(5) is True
+    assert queued == [0]
 
 
 def test_close_gives_up_a_client_that_stays_blocked_and_ends_the_others(triton: Any) -> None:

@@ -73,7 +73,7 @@ def test_gauges() -> None:
 
 
 def test_histograms() -> None:
-    """Time to the first token only with the first; time per token only where there were two; a round only with a draft."""
+    """Time to the first token with the first one only; per token where there were two; a round where it had a draft."""
     assert observations(busy_report()) == [
         ("swift_time_to_first_token_seconds", 2.0),
         ("swift_time_per_output_token_seconds", 0.6 / 3),

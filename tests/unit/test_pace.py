@@ -95,6 +95,13 @@ def test_a_second_prompt_gets_what_the_first_left() -> None:
     assert seconds(times, plan) <= STALL * seconds(times, plan[:8])
 
 
+def test_a_first_prompt_that_looks_far_back_leaves_nothing() -> None:
+    """Its least chunk alone, 4,000 tokens deep, takes more than the time that there is."""
+    running = decoding(8)
+    plan = plan_step([*running, sequence(4020, kv_len=4000), sequence(4000)], 512, 5, pace(COSTS[0]))
+    assert [work.num_tokens for work in plan[8:]] == [LEAST_CHUNK]
+
+
 def test_drafts_are_limited_by_the_batch() -> None:
     """Two rows in a pass that is all rows: no draft; in one that is nearly free: the longest."""
     assert pace(PassTimes(1e-6, 0.01, 1e-9)).draft_limit(2, 2, 5) == 0

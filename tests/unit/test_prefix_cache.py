@@ -210,14 +210,17 @@ def test_the_source_may_be_gone_before_its_copy(bench: Bench) -> None:
 
 
 def test_the_least_recently_used_is_dropped_first() -> None:
-    """Three times 32 slots are kept; A was used since, so B goes, then C."""
-    bench = Bench(capacity=96)
+    """A was used since it was kept, so B goes for D, and then C for E."""
+    bench = Bench(capacity=128)
     for prompt in (A, B, C):
         bench.answer(prompt)
-    assert reused_and_kept(bench, [*A, 9]) == (20, {1, 3})
+    assert reused_and_kept(bench, [*A, 9]) == (20, {1, 2, 3})
     bench.answer(D)
-    assert kept(bench) == {1, 3, 4}
-    assert reused_and_kept(bench, [*A, 9, 9]) == (20, {1, 4})
+    assert kept(bench) == {1, 2, 3, 4}
+    bench.answer([5, *A[1:]])
+    assert kept(bench) == {1, 3, 4, 5}
+    bench.answer([6, *A[1:]])
+    assert kept(bench) == {1, 4, 5, 6}
 
 
 def kept(bench: Bench) -> set[int]:
@@ -230,9 +233,15 @@ def reused_and_kept(bench: Bench, prompt: list[int]) -> tuple[int, set[int]]:
 
 
 def test_the_same_text_again_counts_as_use() -> None:
+    """Two that came together: the second ends later, and adds nothing but that."""
     bench = Bench(capacity=96)
-    for prompt in (A, B, A):
-        bench.answer(prompt)
+    first, second = bench.enter(A), bench.enter(A)
+    assert first and second
+    bench.compute(first, 20)
+    bench.compute(second, 20)
+    bench.leave(first)
+    bench.answer(B)
+    bench.leave(second)
     bench.answer(C)
     bench.answer(D)
     assert kept(bench) == {1, 3, 4}
