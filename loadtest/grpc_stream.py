@@ -80,8 +80,8 @@ def request_of(model: str, inputs: dict[str, Any], parameters: dict[str, Any] | 
 def chunks_of(call: Any) -> Iterator[Chunk]:
     """The responses of a call as chunks.
 
-    An error is raised once the call has ended: Triton 2.51 keeps the request of a stream that is left after its error
-    for ever, and can then neither unload the model nor stop in time.
+    An error is raised once the call has ended: Triton 2.51 keeps the request of a stream for ever that is left after
+    its error, or cancelled after its last response, and can then neither unload the model nor stop in time.
     """
     for response in call:
         if response.error_message:

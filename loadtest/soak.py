@@ -182,7 +182,7 @@ class Clients:
         name, moment = f"soak-{uuid.UUID(int=draw.getrandbits(128))}", draw.randrange(max(1, len(expected) // 2))
 
         def withdraw(call: Any, answer: Answer) -> None:
-            if len(answer.chunks) == moment + 1:
+            if len(answer.chunks) == moment + 1 and not answer.chunks[-1].final:
                 if kind == "left":
                     call.cancel()
                 else:
