@@ -43,6 +43,9 @@ def _attend_view(
     rows, heads, head_dim = query.shape
     k = keys.narrow(2, view.key_start, view.key_end - view.key_start)
     v = values.narrow(2, view.key_start, view.key_end - view.key_start)
+    if rows == 1:  # sees all its keys; the heads that share keys are stacked as rows, and nothing is copied
+        q = query.view(1, k.shape[1], heads // k.shape[1], head_dim)
+        return F.scaled_dot_product_attention(q, k, v, scale=scale).reshape(1, heads * head_dim)
     if view.mask is not None and view.stacked:
         return _attend_stacked(query, k, v, view.mask, scale)
     q = query.transpose(0, 1).unsqueeze(0)  # [1, heads, rows, head_dim]
