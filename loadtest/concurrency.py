@@ -63,7 +63,11 @@ def main() -> int:
     arguments = _parser().parse_args()
     console = Console()
     prompts = read_prompts(arguments.dataset, arguments.prompts)
-    environment = {"SWIFT_DTYPE": arguments.dtype, **({"SWIFT_MODEL": arguments.model} if arguments.model else {})}
+    environment = {
+        "SWIFT_DTYPE": arguments.dtype,
+        "SWIFT_PREFIX_CACHE": str(arguments.prefix_cache).lower(),
+        **({"SWIFT_MODEL": arguments.model} if arguments.model else {}),
+    }
     with running_server(environment=environment, ready_timeout=900) as server:
         stream = GrpcStream(server.grpc_target)
         clients = Clients(stream, prompts, arguments.max_tokens)
@@ -196,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=int, default=32, help="of each answer (default: 32)")
     add("--users", type=_numbers, default=[1, 2, 4, 8, 16, 32], metavar="1,2,4,…")
     add("--modes", type=lambda text: text.split(","), default=list(MODES), metavar="off,fixed,auto")
+    add("--prefix-cache", action="store_true", help="every prompt after its first time costs next to nothing then")
     add("--rounds", type=int, default=3, help="repetitions of all of it (default: 3)")
     add("--json", type=Path, help="write the figures here as well")
     return parser

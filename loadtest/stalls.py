@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--streams", type=int, default=8, help="that run (default: 8)")
     add("--seconds", type=float, default=60.0, help="of each of the two parts (default: 60)")
     add("--prompt-tokens", type=int, default=4000, help="of the long prompts (default: 4000)")
-    add("--max-tokens", type=int, default=400, help="of the running answers (default: 400)")
+    add("--max-tokens", type=int, default=150, help="of the running answers (default: 150)")
     add("--mode", default="auto", help="speculation of the running streams (default: auto)")
     add("--vocabulary", type=int, default=40000, help="prompts are random tokens below it (default: 40000)")
     add("--seed", type=int, default=1)

@@ -10,7 +10,7 @@ from swift_backend.sequence import Sequence
 from swift_backend.speculation.batch_limit import BatchLimit
 
 # A step with a chunk of a prompt may take so many times what the decoding sequences alone would take …
-STALL = 3.0
+STALL = 2.5
 # … and so many seconds where nobody decodes, since a step is what a cancelled or a new request waits for.
 LONGEST_STEP = 0.5
 
