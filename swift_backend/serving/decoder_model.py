@@ -44,14 +44,14 @@ class TritonPythonModel:
         try:
             config = fit_to_instance(EngineConfig.from_sources(engine_options(args)), args)
             self._responder = Responder(lambda: self._engine, _log_error)
+            self._siblings = _siblings(args, self._responder) if num_instances(args) > 1 else None
             self._reporter = Reporter(enabled=config.metrics)
             self._engine_thread = EngineThread(config, self._on_engine_end, self._reporter.on_step)
             self._engine = self._engine_thread.start()
-        except SwiftError as error:
+        except (SwiftError, OSError) as error:
             raise pb_utils.TritonModelException(printable(str(error))) from None
         name = args["model_name"]
         self._guardian = guard_this_stub(name, self._on_server_stopping) if config.exit_on_failure else None
-        self._siblings = _siblings(args, self._responder) if num_instances(args) > 1 else None
         self._numbers = itertools.count(1)
         self._responder.start()
         self._reporter.start()

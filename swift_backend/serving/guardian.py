@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from threading import Thread
 
 from swift_backend.serving import dead_stub_watch
 
+_log = logging.getLogger(__name__)
 GOODBYE_SECONDS = 5.0
 
 
@@ -69,7 +71,13 @@ class Guardian:
 def guard_this_stub(name: str, on_stopping: Callable[[float], None] = lambda seconds: None) -> Guardian | None:
     """A guardian for this process; None where it is no stub of Triton's, and has no server to end."""
     region = region_of_this_stub()
-    return Guardian(name, os.getppid(), region, on_stopping) if region else None
+    if not region:
+        return None
+    try:
+        return Guardian(name, os.getppid(), region, on_stopping)
+    except OSError as error:
+        _log.warning("nobody watches over this process and its server: %s", error)
+        return None
 
 
 def region_of_this_stub(argv: list[str] | None = None) -> str:

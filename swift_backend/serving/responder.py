@@ -165,7 +165,8 @@ class Responder:
         for reply in self._replies():
             if reply.poll_at <= now and not reply.client_left and self._own(reply):
                 reply.poll_at = now + POLL_SECONDS
-                self._poll(reply)
+                with self._threads.sending():
+                    self._poll(reply)
                 self._disown(reply)
 
     def _poll(self, reply: Reply) -> None:

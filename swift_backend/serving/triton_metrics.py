@@ -9,6 +9,8 @@ import triton_python_backend_utils as pb_utils
 
 from swift_backend.metrics import FAMILIES, Family, Key, StepReport, gauges, increments, observations
 
+_LABELS = {family.name: family.label for family in FAMILIES}
+
 
 class TritonMetrics:
     """All families of the contract. Each change is a round trip to the server's process, and used by one thread.
@@ -18,14 +20,14 @@ class TritonMetrics:
     """
 
     def __init__(self) -> None:
-        self._families: list[Any] = []  # Triton forgets a family that nobody refers to
+        self._families: dict[str, Any] = {}  # Triton forgets a family that nobody refers to
         self._metrics: dict[Key, Any] = {}
         self._shown: dict[Key, float] = {}
         try:
             for family in FAMILIES:
                 self._add(family)
         except pb_utils.TritonModelException as error:
-            self._families, self._metrics = [], {}
+            self._families, self._metrics = {}, {}
             pb_utils.Logger.log_warn(f"no metrics of ours: {error}")
 
     def step_done(self, report: StepReport) -> None:
@@ -54,6 +56,9 @@ class TritonMetrics:
         self._shown.clear()
 
     def _increment(self, key: Key, value: float) -> None:
+        name, label = key
+        if key not in self._metrics and name in self._families:  # a drafter that nobody thought of
+            self._metrics[key] = self._families[name].Metric(labels={_LABELS[name]: label})
         if key in self._metrics:
             self._metrics[key].increment(value)
 
@@ -63,7 +68,7 @@ class TritonMetrics:
         if kind is None:
             return
         made = kinds(name=family.name, description=family.help, kind=kind)
-        self._families.append(made)
+        self._families[family.name] = made
         buckets = {"buckets": list(family.buckets)} if family.buckets else {}
         for value in family.values or ("",):
             labels = {family.label: value} if family.label else {}

@@ -185,7 +185,14 @@ def test_a_server_that_stops_taking_new_families_shows_none(triton: Any, monkeyp
 
 def test_families_live_as_long_as_their_metrics(triton: Any) -> None:
     """Triton forgets a family that nobody in the stub refers to, and its figures with it."""
-    assert [family.name for family in TritonMetrics()._families] == [family.name for family in FAMILIES]
+    kept = TritonMetrics()._families.values()
+    assert [family.name for family in kept] == [family.name for family in FAMILIES]
+
+
+def test_a_drafter_that_nobody_listed_is_counted_too(triton: Any) -> None:
+    TritonMetrics().step_done(StepReport(draft_tokens=Counter(oracle=5), accepted_draft_tokens=Counter(oracle=3)))
+    assert triton.count("swift_draft_tokens_total", drafter="oracle") == 5
+    assert triton.count("swift_accepted_draft_tokens_total", drafter="oracle") == 3
 
 
 COUNTS = st.integers(0, 2**40)
