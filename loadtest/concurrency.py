@@ -124,6 +124,9 @@ def measure(
                     differing = [d for i in range(len(solo)) if (d := _divergence(solo[i], answers[i], mode, count, i))]
                     divergences += differing
                     levels.append(_level(answers, mode, count, len(differing)))
+                    console.print(
+                        f"{mode}, {count} clients: {levels[-1].rate:.1f} tokens/s, {len(differing)} different"
+                    )
                     progress.advance(task)
     return levels, divergences
 
