@@ -75,12 +75,11 @@ class Responder:
             reply.over = output.finished
             lags = len(reply.pending) > MOST_UNSENT and not (reply.paused or reply.over)
             reply.paused |= lags
-            ready = not reply.owned
-            reply.owned = True
             if lags:
                 self._engine().pause(output.request_id, True)
-        if ready:
-            self._ready.put(reply)
+            if not reply.owned:
+                reply.owned = True
+                self._ready.put(reply)  # with the lock: a reply that is owned but in no queue would be lost at the end
 
     def fail(self, request_id: str, error: SwiftError) -> None:
         """Queue an error as the last output of an open request. Any thread."""
@@ -192,12 +191,12 @@ class Responder:
         """Leave a reply to whoever comes next; one that lagged and has caught up lets its request go on."""
         with self._lock:
             reply.owned = bool(reply.pending)
-            ready, resumes = reply.owned, reply.paused and len(reply.pending) <= MOST_UNSENT // 2
+            resumes = reply.paused and len(reply.pending) <= MOST_UNSENT // 2
             reply.paused &= not resumes
             if resumes:
                 self._engine().pause(reply.request_id, False)
-        if ready:
-            self._ready.put(reply)
+            if reply.owned:
+                self._ready.put(reply)
 
     def _replies(self) -> list[Reply]:
         with self._lock:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from threading import Event, Lock, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -335,3 +337,28 @@ def test_every_request_ends_once_whatever_the_threads_do(
         assert stream or len(sender.responses) == 1
         assert ids(sender) == [*range(len(ids(sender)))]
     assert play.room.responder._open == {}
+
+
+def test_a_reply_gets_its_owner_and_its_place_in_the_queue_at_once(triton: Any) -> None:
+    """In between, a thread that closes would find it neither free nor queued, and its client would wait for ever."""
+    engine = SimpleNamespace(cancel=lambda name: None, pause=lambda name, on: None)
+    responder, held = Responder(lambda: engine, print), []
+
+    class Queue(SimpleQueue):
+        def put(self, item: Any) -> None:
+            held.append(responder._lock.locked())
+            super().put(item)
+
+    responder._ready = Queue()
+    sender = triton.sender()
+    talkative = sender.send
+
+    def send(response: Any, flags: int = 0) -> None:
+        talkative(response, flags)
+        responder.on_output(Output("1", "b", (2,), finish_reason="stop"))
+
+    sender.send = send
+    responder.open(Reply("1", sender, stream=True))
+    responder.on_output(Output("1", "a", (1,)))
+    responder.step(0)
+    assert (sender.flags, held) == ([0, 1], [True, True])
