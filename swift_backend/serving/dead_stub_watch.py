@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LOOK_SECONDS = 1.0
-# Until the server has opened its doors.
+# Until the server has opened its doors, and while one seems to be closed.
 FIRST_LOOK_SECONDS = 0.1
+LOOKS = 4
 # A server that ends by itself has so long to do it …
 GRACE_SECONDS = 1.0
 # … and so much longer than it allows itself.
@@ -47,8 +48,11 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
-        return self._birth is not None and _birth(self.pid) == self._birth
+        """Whether it still runs; where that cannot be told now, it does."""
+        try:
+            return self._birth is not None and _birth(self.pid) == self._birth
+        except OSError:
+            return True
 
     def signal(self, number: int) -> None:
         """Send it a signal, if it is there."""
@@ -77,11 +81,12 @@ class Watch:
         self._exit_seconds = float(option(arguments, "exit-timeout-secs", DEFAULT_EXIT_SECONDS))
         self._ports = {int(float(option(arguments, key, port))) for key, port in DEFAULT_PORTS.items()}
         self._doors: set[str] = set()
+        self._missed: dict[str, int] = {}
         self._kill_at = float("inf")
 
     def run(self) -> None:
         """See the module's docstring."""
-        while not select.select([sys.stdin], [], [], LOOK_SECONDS if self._doors else FIRST_LOOK_SECONDS)[0]:
+        while not select.select([sys.stdin], [], [], self._pause)[0]:
             if not self._server.alive:
                 self._say("the server has died, so this process ends too")
                 self._stub.signal(signal.SIGKILL)
@@ -94,13 +99,19 @@ class Watch:
             if not self._server.alive:
                 self._stub.signal(signal.SIGKILL)
 
+    @property
+    def _pause(self) -> float:
+        return LOOK_SECONDS if self._doors and not self._missed else FIRST_LOOK_SECONDS
+
     def _look_at_doors(self) -> None:
         """A server that is stopping begins by closing the sockets that it listens on."""
         if self._kill_at == float("inf"):
             doors = _listening(self._server.pid, self._ports)
-            closed = self._doors - doors
-            # A second look, since the kernel's tables may lack a line while connections come and go.
-            if closed and closed - _listening(self._server.pid, self._ports):
+            if doors is None:
+                return
+            # Several looks, since the kernel's tables may lack a line while connections come and go.
+            self._missed = {door: self._missed.get(door, 0) + 1 for door in self._doors - doors}
+            if max(self._missed.values(), default=0) >= LOOKS:
                 self._kill_at = time.monotonic() + self._exit_seconds + PATIENCE_SECONDS
                 with contextlib.suppress(OSError):
                     os.write(sys.stdout.fileno(), f"stopping {self._exit_seconds}\n".encode())
@@ -116,7 +127,11 @@ class Watch:
         if not self._server.wait(self._exit_seconds + PATIENCE_SECONDS if polite else GRACE_SECONDS):
             self._say("killing the server, whose open requests would never end")
             self._server.signal(signal.SIGKILL)
-            self._server.wait(PATIENCE_SECONDS)
+            if not self._server.wait(PATIENCE_SECONDS):
+                self._say(
+                    "the server cannot be killed; as process 1 of a container it needs an init (docker run --init)"
+                )
+                return
             self._remove(files)
 
     def _remove(self, files: list[Path]) -> None:
@@ -150,22 +165,24 @@ def _arguments(pid: int) -> list[str]:
 def _birth(pid: int) -> str | None:
     try:
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _listening(pid: int, ports: set[int]) -> set[str]:
-    """The sockets, by inode, on which the process listens at these ports."""
-    found: set[str] = set()
-    with contextlib.suppress(OSError):
+def _listening(pid: int, ports: set[int]) -> set[str] | None:
+    """The sockets, by inode, on which the process listens at these ports; None where that cannot be told now."""
+    try:
         mine = {_target(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
-        for table in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                port, inode = int(fields[1].rpartition(":")[2], 16), fields[9]
-                if fields[3] == _LISTENING and port in ports and f"socket:[{inode}]" in mine:
-                    found.add(inode)
+        tables = [Path(f"/proc/{pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
+    except OSError:
+        return None
+    found: set[str] = set()
+    for line in [line for table in tables for line in table.splitlines()[1:]]:
+        fields = line.split()
+        port, inode = int(fields[1].rpartition(":")[2], 16), fields[9]
+        if fields[3] == _LISTENING and port in ports and f"socket:[{inode}]" in mine:
+            found.add(inode)
     return found
 
 

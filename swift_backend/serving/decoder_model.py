@@ -15,7 +15,7 @@ from swift_backend.engine_thread import EngineThread
 from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.sequence import Request
 from swift_backend.serving.answer import stop_arrays
-from swift_backend.serving.guardian import guard_this_stub
+from swift_backend.serving.guardian import Guardian, guard_this_stub
 from swift_backend.serving.instance import fit_to_instance, num_instances
 from swift_backend.serving.reply import Reply
 from swift_backend.serving.reporter import Reporter
@@ -41,6 +41,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model and start the threads; TritonModelException says in one sentence why that failed."""
         log_through_triton()
+        self._guardian: Guardian | None = None
         try:
             config = fit_to_instance(EngineConfig.from_sources(engine_options(args)), args)
             self._responder = Responder(lambda: self._engine, _log_error)

@@ -15,6 +15,8 @@ from threading import Thread
 from swift_backend.serving import dead_stub_watch
 
 _log = logging.getLogger(__name__)
+# Triton starts a stub with: the program, model.py, region, two sizes, the server's process id, …
+_SERVER_ARGUMENT = 5
 GOODBYE_SECONDS = 5.0
 
 
@@ -70,11 +72,14 @@ class Guardian:
 
 def guard_this_stub(name: str, on_stopping: Callable[[float], None] = lambda seconds: None) -> Guardian | None:
     """A guardian for this process; None where it is no stub of Triton's, and has no server to end."""
-    region = region_of_this_stub()
-    if not region:
+    argv = _command_line()
+    region, server = region_of_this_stub(argv), os.getppid()
+    if not region or str(server) != argv[_SERVER_ARGUMENT]:  # or the server has died, and another is our parent
         return None
+    if server == 1:
+        _log.warning("%s: tritonserver is process 1, which nobody can kill: run it under an init", name)
     try:
-        return Guardian(name, os.getppid(), region, on_stopping)
+        return Guardian(name, server, region, on_stopping)
     except OSError as error:
         _log.warning("nobody watches over this process and its server: %s", error)
         return None
@@ -83,7 +88,7 @@ def guard_this_stub(name: str, on_stopping: Callable[[float], None] = lambda sec
 def region_of_this_stub(argv: list[str] | None = None) -> str:
     """The name of the stub's file in shared memory, from its command line; "" where this is no stub."""
     argv = _command_line() if argv is None else argv
-    return argv[2] if len(argv) > 2 and Path(argv[0]).name == "triton_python_backend_stub" else ""
+    return argv[2] if len(argv) > _SERVER_ARGUMENT and Path(argv[0]).name == "triton_python_backend_stub" else ""
 
 
 def _command_line() -> list[str]:

@@ -51,6 +51,7 @@ class Responder:
         self._clock = clock
         self._ready: SimpleQueue[Reply | None] = SimpleQueue()
         self._open: dict[str, Reply] = {}
+        self._poll_at = clock() + POLL_SECONDS
         self._lock = Lock()
         self._threads = SenderThreads(lambda: self.step(POLL_SECONDS))
 
@@ -109,6 +110,8 @@ class Responder:
             reply = self._ready.get(timeout=wait) if wait else self._ready.get_nowait()
             while reply is not None:
                 self._deliver(reply)
+                if self._clock() >= self._poll_at:  # however busy it is
+                    self._poll_clients()
                 reply = self._ready.get_nowait()
         except Empty:
             self._poll_clients()
@@ -161,6 +164,7 @@ class Responder:
     def _poll_clients(self) -> None:
         """Ask Triton about each client that just got a chunk, and about the others every POLL_SECONDS."""
         now = self._clock()
+        self._poll_at = now + POLL_SECONDS
         for reply in self._replies():
             if reply.poll_at <= now and not reply.client_left and self._own(reply):
                 reply.poll_at = now + POLL_SECONDS

@@ -145,11 +145,10 @@ def test_a_dead_watch_harms_nobody(stand_ins: StandIns, guard: Callable[..., Gua
     ("argv", "region"),
     [
         (
-            ["/opt/tritonserver/backends/python/triton_python_backend_stub", "model.py", "swift_1_ab_x", "64"],
+            ["/opt/tritonserver/backends/python/triton_python_backend_stub", "model.py", "swift_1_ab_x", "1", "1", "7"],
             "swift_1_ab_x",
         ),
-        (["triton_python_backend_stub", "model.py", "r"], "r"),
-        (["triton_python_backend_stub", "model.py"], ""),
+        (["triton_python_backend_stub", "model.py", "r", "1", "1"], ""),
         (["python", "model.py", "r"], ""),
         ([], ""),
     ],
@@ -166,6 +165,9 @@ def test_this_process_is_no_stub_and_gets_no_guardian() -> None:
 def test_a_stub_gets_one_for_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[object, ...]] = []
     monkeypatch.setattr(guardian, "Guardian", lambda *what: made.append(what))
-    monkeypatch.setattr(guardian, "_command_line", lambda: ["triton_python_backend_stub", "model.py", "r"])
+    stub = ["triton_python_backend_stub", "model.py", "r", "1", "1"]
+    monkeypatch.setattr(guardian, "_command_line", lambda: [*stub, str(os.getppid())])
     guard_this_stub("m", print)
     assert made == [("m", os.getppid(), "r", print)]
+    monkeypatch.setattr(guardian, "_command_line", lambda: [*stub, "1"])
+    assert guard_this_stub("m", print) is None and len(made) == 1  # its server has died: the parent is another
