@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from swift_backend.sequence import Request, RequestStats, Sequence
@@ -72,6 +73,22 @@ class StepReport:
     def note_end(self, sequence: Sequence, now: float) -> None:
         """Count a request that has ended."""
         self.ended.append(_report(sequence.request, sequence.finish_reason, sequence.stats(), now))
+
+
+def merged(reports: Iterable[StepReport]) -> StepReport:
+    """Consecutive steps as one: counts and observations of all, the standings of the last; there must be one."""
+    reports = list(reports)
+    return replace(
+        reports[-1],
+        ended=[one for report in reports for one in report.ended],
+        first_token_seconds=[one for report in reports for one in report.first_token_seconds],
+        accepted_per_round=[one for report in reports for one in report.accepted_per_round],
+        generated_tokens=sum(report.generated_tokens for report in reports),
+        reused_prompt_tokens=sum(report.reused_prompt_tokens for report in reports),
+        rounds=sum(report.rounds for report in reports),
+        draft_tokens=sum((report.draft_tokens for report in reports), Counter[str]()),
+        accepted_draft_tokens=sum((report.accepted_draft_tokens for report in reports), Counter[str]()),
+    )
 
 
 def failed_report(request: Request) -> RequestReport:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 
 import triton_python_backend_utils as pb_utils
 
-from swift_backend.metrics import RequestReport, StepReport
+from swift_backend.metrics import RequestReport, StepReport, merged
 from swift_backend.serving.triton_errors import printable
 from swift_backend.serving.triton_metrics import TritonMetrics
 
@@ -42,12 +43,23 @@ class Reporter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, StepReport):
-                self._step(item)
-            else:
-                self._refused(*item)
+        items = self._take()
+        while items:
+            if steps := [item for item in items if isinstance(item, StepReport)]:
+                self._step(merged(steps))
+            for item in items:
+                if isinstance(item, tuple):
+                    self._refused(*item)
+            items = self._take() if items[-1] is not None else []
         self._update(TritonMetrics.close)
+
+    def _take(self) -> list[StepReport | tuple[str, str] | None]:
+        """All that is queued, at least one: where steps are quicker than Triton, several are published as one."""
+        items = [self._queue.get()]
+        with contextlib.suppress(Empty):
+            while items[-1] is not None:
+                items.append(self._queue.get_nowait())
+        return items
 
     def _step(self, report: StepReport) -> None:
         self._update(lambda metrics: metrics.step_done(report))

@@ -164,7 +164,9 @@ def test_deadlines_hold_while_running_and_while_waiting(users: Users, model: str
 
 def test_a_full_queue_refuses_at_once(server: RunningServer, users: Users) -> None:
     before = read_metrics(server.metrics_url)
-    asked = [users.ask(f"one-{number}") for number in range(PLACES + 4)]
+    asked = [users.ask(f"one-{number}") for number in range(PLACES)]
+    users.wait_for(PLACES)
+    asked += [users.ask(f"one-{number}") for number in range(PLACES, PLACES + 4)]
     users.wait_for(PLACES, 4)
     refused = users.ask("refused").result(2)
     assert "the waiting queue is full: 4 of 4 requests wait" in refused.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from time import monotonic
 
 from swift_backend.metrics import (
@@ -12,6 +13,7 @@ from swift_backend.metrics import (
     failed_report,
     gauges,
     increments,
+    merged,
     observations,
 )
 from swift_backend.params import SamplingParams
@@ -117,3 +119,21 @@ def test_a_request_that_the_engine_took_with_it() -> None:
     one = failed_report(Request("r", [5, 6], SamplingParams(), print, arrived=monotonic() - 3, label="mine"))
     assert (one.label, one.outcome, one.num_prompt_tokens, one.stats) == ("mine", "error", 2, RequestStats())
     assert 3 <= one.seconds < 4
+
+
+def test_consecutive_steps_as_one() -> None:
+    """What is published of several steps at once is what each of them would have added, and how the last one stood."""
+    first = StepReport(
+        first_token_seconds=[0.5], accepted_per_round=[2], generated_tokens=3, reused_prompt_tokens=16, rounds=2,
+        draft_tokens=Counter(layer_skip=4), accepted_draft_tokens=Counter(layer_skip=2), running=5, kv_tokens_used=64,
+    )  # fmt: skip
+    last = StepReport(
+        accepted_per_round=[0], generated_tokens=1, rounds=1, draft_tokens=Counter(layer_skip=1, other=2),
+        accepted_draft_tokens=Counter(layer_skip=0), running=4, kv_tokens_used=48, skipped_sublayers=24,
+    )  # fmt: skip
+    both = merged([first, last])
+    counted = Counter(increments(first)) + Counter(increments(last))
+    assert increments(both) == dict(counted)
+    assert observations(both) == [*observations(first), *observations(last)]
+    assert gauges(both) == gauges(last)
+    assert merged([last]) == last
