@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from swift_backend.text.tokenizer import Tokenizer
 # What is left is for activations, and on a CPU for everything else on the machine.
 CPU_CACHE_SHARE, GPU_CACHE_SHARE = 0.25, 0.8
 CPU_CACHE_CONTEXTS = 4
+KERNELS_KEPT = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class LoadedModel:
 def load_model(config: EngineConfig) -> LoadedModel:
     """Load weights and tokenizer and allocate the cache; raises ModelLoadError or ConfigError."""
     device = config.torch_device()
+    _bound_kernel_caches()
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), available_cores()))
     dtype_name = resolve_dtype(config.dtype)
     dtype = getattr(torch, dtype_name)
@@ -51,6 +54,12 @@ def load_model(config: EngineConfig) -> LoadedModel:
         model_config.num_layers, capacity, model_config.num_kv_heads, model_config.head_dim, kv_dtype, device
     )
     return LoadedModel(directory, dtype_name, Runner(decoder, cache, device), Tokenizer.load(directory))
+
+
+def _bound_kernel_caches() -> None:
+    """oneDNN keeps a compiled kernel for each number of rows, up to 1,024: hundreds of MB under a mixed load."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # its own, and that of torch's layer above
+        os.environ.setdefault(name, str(KERNELS_KEPT))
 
 
 def default_capacity(config: EngineConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
