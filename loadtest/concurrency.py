@@ -23,6 +23,7 @@ from rich.table import Table
 
 from loadtest.answers import Answer, read, read_many
 from loadtest.grpc_stream import GrpcStream
+from loadtest.own_server import add_model_options, model_environment
 from loadtest.prompts import as_messages, read_prompts
 from swift_backend.serving.server_process import running_server
 
@@ -63,11 +64,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     console = Console()
     prompts = read_prompts(arguments.dataset, arguments.prompts)
-    environment = {
-        "SWIFT_DTYPE": arguments.dtype,
-        "SWIFT_PREFIX_CACHE": str(arguments.prefix_cache).lower(),
-        **({"SWIFT_MODEL": arguments.model} if arguments.model else {}),
-    }
+    environment = {**model_environment(arguments), "SWIFT_PREFIX_CACHE": str(arguments.prefix_cache).lower()}
     with running_server(environment=environment, ready_timeout=900) as server:
         stream = GrpcStream(server.grpc_target)
         clients = Clients(stream, prompts, arguments.max_tokens)
@@ -89,7 +86,8 @@ def main() -> int:
         console.print(f"[red]falls:[/red] {fall}")
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2))
-    return int(bool(falls) or any(level.errors for level in levels))
+    inexact = arguments.dtype == "float32" and any(level.different for level in levels)
+    return int(inexact or bool(falls) or any(level.errors for level in levels))
 
 
 class Clients:
@@ -195,9 +193,8 @@ def _cell(values: list[float]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(parser)
     add = parser.add_argument
-    add("--model", help="directory, hub id or .gguf file; the default model if left out")
-    add("--dtype", default="bfloat16")
     add("--dataset", type=Path, action="append", required=True, metavar="FILE.jsonl")
     add("--prompts", type=int, default=32, help="how many prompts each level answers (default: 32)")
     add("--max-tokens", type=int, default=32, help="of each answer (default: 32)")

@@ -66,11 +66,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a client did to its request (run, stopped, left, late or wrong) and what it saw."""
+    """What a client did to its request (run, stopped, left, late or wrong), what it saw, and what it asked with."""
 
     kind: str
     answer: Answer
     expected: list[int]
+    prompt_tokens: int = 0
 
     @property
     def trouble(self) -> str:
@@ -128,9 +129,13 @@ class Soak:
             problems.append(f"{sum(counted.values()):g} requests counted, {len(self.results)} sent")
         for name, each, most in (
             ("swift_generated_tokens_total", lambda one: len(one.answer.token_ids), lambda one: len(one.expected)),
-            ("swift_prompt_tokens_total", _prompt_tokens, lambda one: 10**6),
-            ("swift_draft_tokens_total", _last("total_draft_tokens"), lambda one: 10**6),
-            ("swift_accepted_draft_tokens_total", _last("total_accepted_draft_tokens"), lambda one: 10**6),
+            ("swift_prompt_tokens_total", _prompt_tokens, lambda one: one.prompt_tokens),
+            ("swift_draft_tokens_total", _last("total_draft_tokens"), lambda one: MOST_DRAFTED * len(one.expected)),
+            (
+                "swift_accepted_draft_tokens_total",
+                _last("total_accepted_draft_tokens"),
+                lambda one: len(one.expected),
+            ),
         ):
             low, high = sum(map(each, [*seen, *left])), sum(map(each, seen)) + sum(map(most, left))
             if not low <= total(self.added, name) <= high:
@@ -138,6 +143,7 @@ class Soak:
         return problems
 
 
+MOST_DRAFTED = 5  # in a round: the server's default of max_draft_tokens
 OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "invalid", "unavailable")
 GAUGES = ("swift_running_requests", "swift_waiting_requests", "swift_kv_tokens_used")
 
@@ -158,7 +164,7 @@ class Clients:
             for number in range(2 * len(SETTINGS))
             for model in ("swift", "swift_decoder")
         ]
-        self._expected = [self._ask(case).token_ids for case in self._cases]
+        self._alone = [self._ask(case) for case in self._cases]
 
     def close(self) -> None:
         """Close the channel."""
@@ -167,7 +173,7 @@ class Clients:
     def one(self, draw: random.Random, mix: Mix) -> Result:
         """Send one request and do to it what the mix says."""
         number = draw.randrange(len(self._cases))
-        case, expected = self._cases[number], self._expected[number]
+        case, expected = self._cases[number], self._alone[number].token_ids
         kind = draw.choices(
             ("stopped", "left", "late", "wrong", "run"),
             (mix.stopped, mix.left, mix.late, mix.wrong, 1 - mix.stopped - mix.left - mix.late - mix.wrong),
@@ -188,7 +194,8 @@ class Clients:
                 else:
                     self.stop(name)
 
-        return Result(kind, self._ask(case, {}, {}, withdraw, name), expected)
+        prompt_tokens = _prompt_tokens(Result(kind, self._alone[number], expected))
+        return Result(kind, self._ask(case, {}, {}, withdraw, name), expected, prompt_tokens)
 
     def stop(self, request_id: str) -> bool:
         """The `stop` control."""

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from loadtest.answers import Answer, Background, read
 from loadtest.grpc_stream import GrpcStream
+from loadtest.own_server import add_model_options, model_environment
 from swift_backend.serving.server_process import running_server
 
 ALLOWED = 5.0
@@ -42,8 +43,7 @@ class Gaps:
 def main() -> int:
     arguments = _parser().parse_args()
     console = Console()
-    environment = {"SWIFT_DTYPE": arguments.dtype, **({"SWIFT_MODEL": arguments.model} if arguments.model else {})}
-    with running_server(environment=environment, ready_timeout=900) as server:
+    with running_server(environment=model_environment(arguments), ready_timeout=900) as server:
         stream = GrpcStream(server.grpc_target)
         console.print(f"{arguments.streams} streams alone for {arguments.seconds:g} s")
         alone, _ = run(stream, arguments, long_prompts=False)
@@ -107,9 +107,8 @@ def _ids(draw: random.Random, vocabulary: int, count: int) -> Any:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(parser)
     add = parser.add_argument
-    add("--model", help="directory, hub id or .gguf file; the default model if left out")
-    add("--dtype", default="bfloat16")
     add("--streams", type=int, default=8, help="that run (default: 8)")
     add("--seconds", type=float, default=60.0, help="of each of the two parts (default: 60)")
     add("--prompt-tokens", type=int, default=4000, help="of the long prompts (default: 4000)")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from swift_backend import SamplingParams, SwiftLLM
+from swift_backend import SamplingParams
 from swift_backend.speculation.layer_set import LayerSet
 from tests.conftest import TINY_VOCABULARY
+from tests.engine.scripted_drafts import load
 
 SETTINGS = [
     {"temperature": 1.0},
@@ -19,18 +20,6 @@ SETTINGS = [
     {"temperature": 0.8, "top_k": 30, "top_p": 0.95, "min_p": 0.01},
     {"temperature": 0.0},
 ]
-
-
-def load(directory: Path, **options: object) -> SwiftLLM:
-    options = {
-        "limit_drafts": False,
-        "dtype": "float32",
-        "debug": True,
-        "skip_ratio": 0.4,
-        "kv_cache_tokens": 8192,
-        **options,
-    }
-    return SwiftLLM(str(directory), **options)  # type: ignore[arg-type]
 
 
 def requests(speculation: str, count: int = 30) -> tuple[list[list[int]], list[SamplingParams]]:
