@@ -30,6 +30,7 @@ from swift_backend.serving.server_process import running_server
 MODES = ("off", "fixed", "auto")
 # A curve falls where a level is slower than the best one below it by more than the noise of these machines.
 NOISE = 0.05
+SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,14 @@ def main() -> int:
     environment = {**model_environment(arguments), "SWIFT_PREFIX_CACHE": str(arguments.prefix_cache).lower()}
     with running_server(environment=environment, ready_timeout=900) as server:
         stream = GrpcStream(server.grpc_target)
-        clients = Clients(stream, prompts, arguments.max_tokens)
+        clients = Clients(stream, prompts, arguments.max_tokens, arguments.temperature)
         solo = clients.answer("off", 1, logprobs=2)
         levels, divergences = measure(clients, solo, arguments.modes, arguments.users, arguments.rounds, console)
         stream.close()
     report = {
         "model": arguments.model or "SmolLM2-135M-Instruct",
         "dtype": arguments.dtype,
+        "temperature": arguments.temperature,
         "threads": os.cpu_count(),
         "levels": [{**asdict(level), "tokens_per_second": level.rate} for level in levels],
         "divergences": [asdict(one) for one in divergences],
@@ -93,14 +95,14 @@ def main() -> int:
 class Clients:
     """Asks for all prompts, so many at a time."""
 
-    def __init__(self, stream: GrpcStream, prompts: Sequence[str], max_tokens: int) -> None:
+    def __init__(self, stream: GrpcStream, prompts: Sequence[str], max_tokens: int, temperature: float) -> None:
         self._stream = stream
         self._prompts = prompts
-        self._max_tokens = max_tokens
+        self._sampling = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": temperature, "seed": SEED}
 
     def answer(self, mode: str, users: int, **more: Any) -> list[Answer]:
         """The answers in the order of the prompts."""
-        parameters = {"max_tokens": self._max_tokens, "ignore_eos": True, "speculation": mode, **more}
+        parameters = {**self._sampling, "speculation": mode, **more}
         ask = functools.partial(read, self._stream, "swift", parameters=parameters)
         return read_many(
             [functools.partial(ask, inputs={"messages": as_messages(p), "stream": True}) for p in self._prompts], users
@@ -198,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dataset", type=Path, action="append", required=True, metavar="FILE.jsonl")
     add("--prompts", type=int, default=32, help="how many prompts each level answers (default: 32)")
     add("--max-tokens", type=int, default=32, help="of each answer (default: 32)")
+    add("--temperature", type=float, default=0.0, help="above 0 the tokens follow from a seed (default: 0)")
     add("--users", type=_numbers, default=[1, 2, 4, 8, 16, 32], metavar="1,2,4,…")
     add("--modes", type=lambda text: text.split(","), default=list(MODES), metavar="off,fixed,auto")
     add("--prefix-cache", action="store_true", help="every prompt after its first time costs next to nothing then")

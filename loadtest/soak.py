@@ -26,6 +26,7 @@ from rich.progress import Progress
 from loadtest.answers import Answer, read
 from loadtest.figures import Memory, Sample, difference, memory_of, read_metrics, total
 from loadtest.grpc_stream import GrpcStream
+from swift_backend.metric_families import OUTCOMES
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -35,7 +36,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "seed": 4, "top_p": 0.9, "speculation": "fixed", "confidence_threshold": 0.0},
     {"repetition_penalty": 1.3, "logprobs": 2},
 )
-# All of them pass Triton and the tokenizer step, and are refused by the decoder model.
+# Parameters and inputs that pass Triton's own checks: the decoder model refuses them …
 WRONG: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"top_p": 2.0}, {}),
     ({"unknown_key": 1}, {}),
@@ -43,6 +44,11 @@ WRONG: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {"sampling_parameters": "{"}),
     ({"speculation": "sometimes"}, {}),
 )
+# … or, of these, the first model that a request comes to.
+WRONG_PROMPTS: dict[str, dict[str, Any]] = {
+    "swift": {"messages": "[]"},  # beside the text
+    "swift_decoder": {"input_ids": [-1]},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,6 @@ class Soak:
 
 
 MOST_DRAFTED = 5  # in a round: the server's default of max_draft_tokens
-OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "invalid", "unavailable")
 GAUGES = ("swift_running_requests", "swift_waiting_requests", "swift_kv_tokens_used")
 
 
@@ -179,7 +184,7 @@ class Clients:
             (mix.stopped, mix.left, mix.late, mix.wrong, 1 - mix.stopped - mix.left - mix.late - mix.wrong),
         )[0]
         if kind == "wrong":
-            parameters, inputs = draw.choice(WRONG)
+            parameters, inputs = draw.choice([*WRONG, ({}, WRONG_PROMPTS[case.model])])
             return Result(kind, self._ask(case, inputs, parameters), [])
         if kind == "late":
             return Result(kind, self._ask(case, {}, {"timeout_ms": draw.randint(1, 60)}), expected)
@@ -278,8 +283,9 @@ def growth(values: list[int]) -> tuple[float, float]:
 
 
 def _prompt_tokens(result: Result) -> int:
+    """They count once there is a first token."""
     chunks = result.answer.chunks
-    return int(chunks[0].outputs["num_input_tokens"]) if chunks else 0
+    return int(chunks[0].outputs["num_input_tokens"]) if result.answer.token_ids else 0
 
 
 def _last(name: str) -> Callable[[Result], int]:

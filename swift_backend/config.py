@@ -30,9 +30,9 @@ class EngineConfig:
     model: directory, hub id or .gguf file; None is the default model.
     dtype: auto, float32, bfloat16 or float16 of the weights; auto is bfloat16.
     device: auto (cuda if there is one), cpu or cuda[:n]; whether this machine has it is torch_device's question.
-    kv_cache_tokens: slots of the KV cache; None sizes it from free memory.
-    kv_cache_share: of the free memory that the cache may take where kv_cache_tokens is None; None is 0.25 on a CPU and
-        0.8 on a GPU.
+    kv_cache_tokens: slots of the KV cache, of each instance; None sizes it from free memory.
+    kv_cache_share: of the free memory that the caches on one device may take where kv_cache_tokens is None; None is
+        0.25 on a CPU and 0.8 on a GPU.
     prefix_cache: keep what requests leave in the cache, for prompts that begin alike.
     max_running: sequences that decode together.
     max_step_tokens: rows of one full pass; longer prompts are prefilled in chunks of it.
@@ -78,8 +78,9 @@ class EngineConfig:
             raise ConfigError(f"device must be auto, cpu or cuda[:n], got {self.device!r}")
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
-        for name in ("max_running", "max_step_tokens", "max_waiting"):
+        for name in ("max_running", "max_waiting"):
             _at_least(name, getattr(self, name), 1)
+        _at_least("max_step_tokens", self.max_step_tokens, 2)  # a running stream's token, and one of a prompt
         for name in ("max_draft_tokens", "protected_layers"):
             _at_least(name, getattr(self, name), 0)
         for name, low in (("kv_cache_tokens", 2), ("timeout_ms", 1), ("threads", 1)):

@@ -6,12 +6,17 @@ import math
 import os
 from pathlib import Path
 
+from swift_backend.cgroup import MEMBERSHIP, ROOT, own_groups
 
-def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """At least 1; containers that are limited in time see all cores of their host, and must not use so many."""
+
+def available_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
+    """At least 1; containers that are limited in time see all cores of their host, and must not use so many.
+
+    root, membership: see cgroup.own_groups.
+    """
     cores = len(os.sched_getaffinity(0))
-    quota = _quota_v2(cgroup / "cpu.max") or _quota_v1(cgroup / "cpu")
-    return max(1, min(cores, math.ceil(quota))) if quota else cores
+    quotas = (_quota_v2(folder / "cpu.max") or _quota_v1(folder) for folder in own_groups("cpu", root, membership))
+    return max(1, min([cores, *(math.ceil(quota) for quota in quotas if quota)]))
 
 
 def _quota_v2(file: Path) -> float | None:

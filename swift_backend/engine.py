@@ -17,7 +17,7 @@ from swift_backend.inbox import Inbox
 from swift_backend.loading import LoadedModel, load_model
 from swift_backend.lobby import Lobby
 from swift_backend.metrics import StepReport, failed_report
-from swift_backend.pace import MeasuredPace
+from swift_backend.pace import MeasuredPace, mean_context
 from swift_backend.pass_times import measure
 from swift_backend.prefix_cache import PrefixCache
 from swift_backend.scheduler import Work, plan_step
@@ -61,7 +61,7 @@ class Engine:
         limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
         self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
         self._starter = Starter(config, limits, self.tokenizer)
-        self._inbox = Inbox(config.max_waiting)
+        self._inbox = Inbox(config.max_waiting, config.max_running)
         self._prefixes = PrefixCache(self._cache, enabled=config.prefix_cache)
         self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
@@ -147,7 +147,7 @@ class Engine:
         for sequence in self._running:
             sequence.paused = mail.paused.get(sequence.request.request_id, sequence.paused)
         self._lobby.admit(self._running, self.config.max_running)
-        self._inbox.note_backlog(len(self._lobby))
+        self._inbox.note_standing(len(self._lobby), self.config.max_running - len(self._running))
 
     def _end_withdrawn(self, cancelled: set[str]) -> None:
         now = monotonic()
@@ -186,7 +186,8 @@ class Engine:
             with self._own_failure(work.sequence):
                 accepted[-1] = self._commit_one(work, draft, verdict, seconds / len(plan), only_decoding)
         rounds = [(draft.passes, len(draft), count) for draft, count in zip(drafts, accepted, strict=True)]
-        self._batch_limit.note_round(rounds, sum(draft.seconds for draft in drafts))
+        drafting = [work.sequence for work, draft in zip(plan, drafts, strict=True) if draft.passes]
+        self._batch_limit.note_round(rounds, sum(draft.seconds for draft in drafts), mean_context(drafting))
 
     def _commit_one(
         self, work: Work, draft: Draft, verdict: Verdict | None, seconds: float, only_decoding: bool

@@ -21,8 +21,10 @@ class Mail(NamedTuple):
 class Inbox:
     """A bounded, thread-safe mailbox: submit, cancel and pause from any thread, take on the engine's."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, places: int = 0) -> None:
+        """capacity: requests that may wait; places: those that are free for requests to run."""
         self._capacity = capacity
+        self._places = places
         self._requests: deque[Request] = deque()
         self._cancelled: set[str] = set()
         self._paused: dict[str, bool] = {}
@@ -36,7 +38,7 @@ class Inbox:
         with self._changed:
             if self.closed:
                 raise Unavailable(self._reason)
-            waiting = len(self._requests) + self._backlog
+            waiting = max(0, len(self._requests) + self._backlog - self._places)
             if waiting >= self._capacity:
                 raise Unavailable(f"the waiting queue is full: {waiting} of {self._capacity} requests wait")
             self._requests.append(request)
@@ -62,7 +64,7 @@ class Inbox:
             self._changed.notify()
 
     def take(self) -> Mail:
-        """Empty the box; what was in it counts as waiting until note_backlog says otherwise."""
+        """Empty the box; what was in it counts as waiting until note_standing says otherwise."""
         with self._changed:
             mail = Mail(list(self._requests), self._cancelled, self._paused)
             self._requests.clear()
@@ -70,10 +72,14 @@ class Inbox:
             self._backlog += len(mail.requests)
             return mail
 
-    def note_backlog(self, waiting: int) -> None:
-        """Say how many of the requests taken so far still wait; they count against the capacity."""
+    def note_standing(self, waiting: int, places: int) -> None:
+        """Say how many of the requests taken so far still wait, and how many places are free.
+
+        What waits counts against the capacity; while something waits, it is not places that are short.
+        """
         with self._changed:
             self._backlog = waiting
+            self._places = 0 if waiting else places
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until there is mail, the box is closed, or the timeout (seconds) has passed."""

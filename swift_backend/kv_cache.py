@@ -23,6 +23,7 @@ class KVCache:
     Three verbs: reserve an extent, commit tokens into it, release it. Nothing is cleared, and only a prompt that begins
     like another one is copied.
 
+    tokens_used: slots that belong to a sequence. tokens_kept: those of kept extents, which are as good as free.
     slots[layer]: [capacity, 2 * kv_heads, head_dim], a token's keys before its values, so that one call writes both.
     keys[layer], values[layer]: views of it, [1, kv_heads, capacity, head_dim].
     """
@@ -41,21 +42,14 @@ class KVCache:
         self.keys = [both[:, :kv_heads].transpose(0, 1).unsqueeze(0) for both in self.slots]
         self.values = [both[:, kv_heads:].transpose(0, 1).unsqueeze(0) for both in self.slots]
         self._extents: list[Extent] = []  # sorted by start
+        # Added up here, since every step asks, and thousands of extents may be kept.
+        self.tokens_used = 0
+        self.tokens_kept = 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all K/V tensors, used or not."""
         return sum(both.nbytes for both in self.slots)
-
-    @property
-    def tokens_used(self) -> int:
-        """Slots that belong to a sequence."""
-        return sum(extent.size for extent in self._extents if not extent.kept)
-
-    @property
-    def tokens_kept(self) -> int:
-        """Slots of kept extents, which are free as soon as somebody needs them."""
-        return sum(extent.size for extent in self._extents if extent.kept)
 
     def reserve(self, num_tokens: int) -> Extent | None:
         """Give out the first gap that holds num_tokens slots (rounded up), or None; adds one extent."""
@@ -65,6 +59,7 @@ class KVCache:
             return None
         extent = Extent(start, size)
         insort(self._extents, extent, key=lambda one: one.start)
+        self.tokens_used += size
         return extent
 
     def fits_without_kept(self, num_tokens: int) -> bool:
@@ -86,14 +81,20 @@ class KVCache:
 
     def keep(self, extent: Extent) -> None:
         """Give back the slots after the committed ones (rounded up) and keep those; mutates the extent."""
+        self.tokens_used -= extent.size
         extent.size = self._rounded(extent.length)
         extent.kept = True
+        self.tokens_kept += extent.size
 
     def release(self, extent: Extent) -> None:
         """Give the slots back; an extent is released once."""
         index = next((i for i, owned in enumerate(self._extents) if owned is extent), None)
         assert index is not None, "extent released twice"
         del self._extents[index]
+        if extent.kept:
+            self.tokens_kept -= extent.size
+        else:
+            self.tokens_used -= extent.size
 
     def check_integrity(self) -> None:
         """AssertionError when extents overlap, leave the cache or hold more than they may."""
@@ -103,6 +104,8 @@ class KVCache:
             assert 0 <= extent.length <= extent.size, "extent holds more than its size"
             end = extent.start + extent.size
         assert end <= self.capacity, "extent beyond the cache"
+        for kept, count in ((False, self.tokens_used), (True, self.tokens_kept)):
+            assert count == sum(one.size for one in self._extents if one.kept is kept), "slots are miscounted"
 
     def _rounded(self, num_tokens: int) -> int:
         return min(-(-num_tokens // ROUND_TO) * ROUND_TO, self.capacity)

@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
 from swift_backend.config import EngineConfig, resolve_dtype
 from swift_backend.cores import available_cores
 from swift_backend.errors import ConfigError
 from swift_backend.kv_cache import KVCache
+from swift_backend.memory import available_memory
 from swift_backend.model.checkpoint import resolve_model
 from swift_backend.model.config import ModelConfig, read_config
 from swift_backend.model.decoder import load_decoder
@@ -62,14 +62,18 @@ def _bound_kernel_caches() -> None:
         os.environ.setdefault(name, str(KERNELS_KEPT))
 
 
+def cache_share(config: EngineConfig, device: torch.device) -> float:
+    """Of the free memory, the share that the cache may take."""
+    return config.kv_cache_share or (GPU_CACHE_SHARE if device.type == "cuda" else CPU_CACHE_SHARE)
+
+
 def default_capacity(config: EngineConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
     """Tokens that a share of the memory that is free now holds, and no more than requests could ever use.
 
     On a CPU at most a few whole contexts: the memory is taken at once, and others want some too.
     """
     on_gpu = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
-    share = config.kv_cache_share or (GPU_CACHE_SHARE if on_gpu else CPU_CACHE_SHARE)
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
     token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * kv_dtype.itemsize
     contexts = config.max_running if on_gpu else min(config.max_running, CPU_CACHE_CONTEXTS)
-    return min(int(share * free / token_bytes), contexts * model.context_length)
+    return min(int(cache_share(config, device) * free / token_bytes), contexts * model.context_length)

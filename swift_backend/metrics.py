@@ -42,6 +42,7 @@ class StepReport:
     ended: list[RequestReport] = field(default_factory=list)
     first_token_seconds: list[float] = field(default_factory=list)
     accepted_per_round: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
     generated_tokens: int = 0
     reused_prompt_tokens: int = 0
     rounds: int = 0
@@ -68,6 +69,7 @@ class StepReport:
         self.generated_tokens += count
         if count and count == sequence.num_output_tokens:
             self.first_token_seconds.append(sequence.stats().time_to_first_token)
+            self.prompt_tokens += sequence.num_prompt_tokens
             self.reused_prompt_tokens += sequence.reused_tokens
 
     def note_end(self, sequence: Sequence, now: float) -> None:
@@ -83,6 +85,7 @@ def merged(reports: Iterable[StepReport]) -> StepReport:
         ended=[one for report in reports for one in report.ended],
         first_token_seconds=[one for report in reports for one in report.first_token_seconds],
         accepted_per_round=[one for report in reports for one in report.accepted_per_round],
+        prompt_tokens=sum(report.prompt_tokens for report in reports),
         generated_tokens=sum(report.generated_tokens for report in reports),
         reused_prompt_tokens=sum(report.reused_prompt_tokens for report in reports),
         rounds=sum(report.rounds for report in reports),
@@ -100,46 +103,6 @@ def _report(request: Request, outcome: str, stats: RequestStats, now: float) -> 
     return RequestReport(request.label, outcome, len(request.prompt_ids), now - request.arrived, stats)
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric's name and what it means. buckets: upper bounds, for histograms only; label: its label's name."""
-
-    name: str
-    kind: str
-    help: str
-    label: str = ""
-    values: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-
-OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "invalid", "unavailable")
-_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-FAMILIES = (
-    Family("swift_requests_total", "counter", "Requests by how they ended", "outcome", OUTCOMES),
-    Family("swift_prompt_tokens_total", "counter", "Prompt tokens of requests that ended in the engine"),
-    Family("swift_reused_prompt_tokens_total", "counter", "Prompt tokens that were in the cache already"),
-    Family("swift_generated_tokens_total", "counter", "Committed output tokens"),
-    Family("swift_rounds_total", "counter", "Decode rounds, one for each sequence and full pass"),
-    Family("swift_draft_tokens_total", "counter", "Drafted tokens", "drafter", ("layer_skip",)),
-    Family("swift_accepted_draft_tokens_total", "counter", "Drafted tokens that were kept", "drafter", ("layer_skip",)),
-    Family("swift_running_requests", "gauge", "Requests that have a place in the cache"),
-    Family("swift_waiting_requests", "gauge", "Requests that wait for a place"),
-    Family("swift_kv_tokens_used", "gauge", "Cache slots of running requests"),
-    Family("swift_kv_tokens_kept", "gauge", "Free cache slots that hold reusable prefixes"),
-    Family("swift_kv_tokens_capacity", "gauge", "Cache slots in all"),
-    Family("swift_skipped_sublayers", "gauge", "Sublayers that the latest draft pass skipped"),
-    Family("swift_time_to_first_token_seconds", "histogram", "From arrival to the first token", buckets=_SLOW),
-    Family("swift_time_per_output_token_seconds", "histogram", "Mean time between tokens of a request", buckets=_FAST),
-    Family("swift_request_seconds", "histogram", "From arrival to the end", buckets=_SLOW),
-    Family(
-        "swift_accepted_per_round",
-        "histogram",
-        "Accepted tokens of rounds with a draft",
-        buckets=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0),
-    ),
-)
-
 Key = tuple[str, str]  # a family's name, and its label's value or ""
 
 
@@ -148,7 +111,7 @@ def increments(report: StepReport) -> dict[Key, float]:
     added: Counter[Key] = Counter()
     for request in report.ended:
         added["swift_requests_total", request.outcome] += 1
-        added["swift_prompt_tokens_total", ""] += request.num_prompt_tokens
+    added["swift_prompt_tokens_total", ""] = report.prompt_tokens
     added["swift_reused_prompt_tokens_total", ""] = report.reused_prompt_tokens
     added["swift_generated_tokens_total", ""] = report.generated_tokens
     added["swift_rounds_total", ""] = report.rounds

@@ -29,12 +29,12 @@ class Work:
 class Pace(Protocol):
     """What the costs of passes say about a step: see pace.MeasuredPace."""
 
-    def draft_limit(self, num_decoding: int, num_drafting: int, most: int) -> int:
-        """The longest draft, at most `most`, while so many sequences decode and so many of them draft."""
+    def draft_limit(self, decoding: list[Sequence], chunks: list[Work], num_drafting: int, most: int) -> int:
+        """The longest draft, at most `most`, in a step in which so many of the decoding sequences draft."""
         ...
 
-    def chunk(self, decoding: list[Sequence], chunks: list[Work], first: int) -> int:
-        """How many tokens of a prompt, from position `first` on, can join a step that has these already."""
+    def chunk(self, decoding: list[Sequence], chunks: list[Work], prompts: list[Sequence]) -> int:
+        """How many tokens of the first of these prompts can join a step that has the rest already."""
         ...
 
 
@@ -51,14 +51,14 @@ def plan_step(running: Iterable[Sequence], budget: int, max_draft_tokens: int, p
     decoding = decoding[: budget - 1 if prompts else budget]
     budget -= len(decoding)
     chunks: list[Work] = []
-    for sequence in prompts:
-        allowed = max(pace.chunk(decoding, chunks, sequence.kv_len), 0 if chunks else LEAST_CHUNK)
+    for i, sequence in enumerate(prompts):
+        allowed = max(pace.chunk(decoding, chunks, prompts[i:]), 0 if chunks else LEAST_CHUNK)
         granted = min(len(sequence.tokens) - sequence.kv_len, budget, allowed)
         if granted:
             chunks.append(Work(sequence, granted, 0))
             budget -= granted
     limits = [draft_limit(sequence, max_draft_tokens) for sequence in decoding]
-    longest = pace.draft_limit(len(decoding), sum(limit > 0 for limit in limits), max_draft_tokens)
+    longest = pace.draft_limit(decoding, chunks, sum(limit > 0 for limit in limits), max_draft_tokens)
     steps: list[Work] = []
     for sequence, limit in zip(decoding, limits, strict=True):
         draft = min(limit, longest, budget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import traceback
+from time import monotonic
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -28,11 +29,10 @@ from swift_backend.serving.triton_request import TritonRequest, engine_options
 
 # Of the time that a stopping server allows itself, requests may use a share, less what Triton needs afterwards.
 STOPPING_SHARE, STOPPING_RESERVE = 0.6, 2.0
-# Open requests may go on for so long when the model is unloaded …
+# When the model is unloaded, open requests may go on for so long …
 DRAIN_SECONDS = 5.0
-# … and for a round to end, and the last answers to be sent, there is as much again.
-ENGINE_STOP_SECONDS = 10.0
-RESPONDER_STOP_SECONDS = 5.0
+# … and for a round to end, the last answers to be sent and the last figures to be published there is as much again.
+STOP_SECONDS = 10.0
 
 
 class TritonPythonModel:
@@ -65,12 +65,13 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Refuse new requests, let the running ones go on for a while, end what is left, and stop all threads."""
+        deadline = monotonic() + STOP_SECONDS
         self._engine.close(DRAIN_SECONDS)
-        if not self._engine_thread.join(ENGINE_STOP_SECONDS):
-            _log_error(f"the engine did not stop within {ENGINE_STOP_SECONDS:g} s; its requests are ended without it")
-        if not self._responder.close(RESPONDER_STOP_SECONDS):
-            _log_error(f"some answers could not be sent within {RESPONDER_STOP_SECONDS:g} s")
-        self._reporter.close(RESPONDER_STOP_SECONDS)
+        if not self._engine_thread.join((STOP_SECONDS + DRAIN_SECONDS) / 2):
+            _log_error("the engine did not stop in time; its requests are ended without it")
+        if not self._responder.close(max(0.0, deadline - monotonic())):
+            _log_error(f"some answers could not be sent within {STOP_SECONDS:g} s")
+        self._reporter.close(max(0.0, deadline - monotonic()))
         if self._siblings is not None:
             self._siblings.close()
         if self._guardian is not None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 from swift_backend.serving import dead_stub_watch
 
@@ -35,6 +35,8 @@ class Guardian:
         python = sys.executable if os.access(sys.executable or "", os.X_OK) else shutil.which("python3") or "python3"
         command = [python, "-I", "-S", dead_stub_watch.__file__, name, str(server), str(os.getpid()), region]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True)
+        self._name = name
+        self._lock, self._word = Lock(), b""
         self._on_stopping = on_stopping
         self._thread = Thread(target=self._listen, name="swift-guardian", daemon=True)
         self._thread.start()
@@ -58,16 +60,22 @@ class Guardian:
                 word, _, seconds = line.decode().partition(" ")
                 if word == "stopping":
                     self._on_stopping(float(seconds))
+        if not self._word:
+            _log.error("%s: the process that watches over this one and its server has ended", self._name)
 
     def _say(self, word: bytes) -> bool:
         """Say the only word that there will be; False where one was said already, or nobody listens."""
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(word)
-            self._process.stdin.close()
-        except (BrokenPipeError, ValueError):
-            return False
-        return True
+        with self._lock:  # one thread says that the engine has failed, another that the model is unloaded
+            if self._word:
+                return False
+            self._word = word
+            try:
+                self._process.stdin.write(word)
+                self._process.stdin.close()
+            except BrokenPipeError:
+                return False
+            return True
 
 
 def guard_this_stub(name: str, on_stopping: Callable[[float], None] = lambda seconds: None) -> Guardian | None:

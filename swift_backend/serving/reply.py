@@ -26,7 +26,7 @@ class Reply:
     prompt_text: called once, before the first text, where the client wants its prompt back.
     token_text: how a token reads, where the client wants logprobs.
     pending: outputs that nobody looked at yet, the last of all of them if `over`. paused: its request is held until
-        they are sent. withdrawn: its request was cancelled, perhaps before the engine knew it.
+        they are sent, since paused_at. withdrawn: its request was cancelled, perhaps before the engine knew it.
     """
 
     request_id: str
@@ -43,6 +43,7 @@ class Reply:
     owned: bool = False
     over: bool = False
     paused: bool = False
+    paused_at: float = 0.0
     withdrawn: bool = False
     closed: bool = False
 

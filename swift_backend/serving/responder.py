@@ -18,6 +18,8 @@ from swift_backend.serving.sender_threads import SenderThreads
 POLL_SECONDS = 0.25
 # A reader that has so many outputs to come pauses its own request.
 MOST_UNSENT = 16
+# A reader that has taken nothing for so long is taken to be gone: its request would keep its place for ever.
+ABANDONED_SECONDS = 300.0
 
 
 class Control(Protocol):
@@ -75,8 +77,8 @@ class Responder:
             reply.pending.append(output)
             reply.over = output.finished
             lags = len(reply.pending) > MOST_UNSENT and not (reply.paused or reply.over)
-            reply.paused |= lags
             if lags:
+                reply.paused, reply.paused_at = True, self._clock()
                 self._engine().pause(output.request_id, True)
             if not reply.owned:
                 reply.owned = True
@@ -166,6 +168,9 @@ class Responder:
         now = self._clock()
         self._poll_at = now + POLL_SECONDS
         for reply in self._replies():
+            if reply.paused and now - reply.paused_at >= ABANDONED_SECONDS and not reply.withdrawn:
+                self._log_error(f"request {reply.label}: cancelled, nobody has read for {ABANDONED_SECONDS:g} s")
+                self._withdraw(reply)
             if reply.poll_at <= now and not reply.client_left and self._own(reply):
                 reply.poll_at = now + POLL_SECONDS
                 with self._threads.sending():

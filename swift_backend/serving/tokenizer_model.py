@@ -13,8 +13,9 @@ from swift_backend.model.checkpoint import resolve_model
 from swift_backend.model.config import read_config
 from swift_backend.serving.answer import input_id_arrays
 from swift_backend.serving.guardian import guard_this_stub
+from swift_backend.serving.refusals import Refusals
 from swift_backend.serving.tensors import read_prompt
-from swift_backend.serving.triton_errors import printable, triton_error
+from swift_backend.serving.triton_errors import outcome_of, printable, triton_error
 from swift_backend.serving.triton_request import TritonRequest, engine_options, inference_response
 from swift_backend.text.tokenizer import Tokenizer
 
@@ -29,6 +30,7 @@ class TritonPythonModel:
             directory = resolve_model(config.model, resolve_dtype(config.dtype), progress=pb_utils.Logger.log_info)
             self._tokenizer = Tokenizer.load(directory)
             self._model = read_config(directory)
+            self._refusals = Refusals(enabled=config.metrics)
             self._guardian = guard_this_stub(args["model_name"]) if config.exit_on_failure else None
         except SwiftError as error:
             raise pb_utils.TritonModelException(printable(str(error))) from None
@@ -50,6 +52,7 @@ class TritonPythonModel:
         except Exception as error:  # raised from execute it would end the other requests of this call too
             if not isinstance(error, SwiftError):
                 pb_utils.Logger.log_error(printable(f"request {label}: {traceback.format_exc().rstrip()}"))
+            self._refusals.count(outcome_of(error))
             return pb_utils.InferenceResponse(error=triton_error(error, label))
 
     def _encode(self, inputs: TritonRequest) -> list[int]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from swift_backend.metrics import FAMILIES, Family, Key, StepReport, gauges, increments, observations
+from swift_backend.metric_families import FAMILIES, Family
+from swift_backend.metrics import Key, StepReport, gauges, increments, observations
 
 _LABELS = {family.name: family.label for family in FAMILIES}
 

@@ -47,8 +47,9 @@ class Evidence:
 class BatchLimit:
     """The draft length with the most committed tokens per second, by what passes cost and drafts brought lately.
 
-    n sequences decode and m of them draft, a share s of draft passes is sure, and a share a of their tokens accepted.
-    Then a round with drafts of up to k tokens commits n + m * sum((s*a)^i, i = 1…k) tokens, and takes the time of one
+    Without drafts a pass brings n tokens, one for each sequence that decodes and those of prompts, which count alike:
+    others wait for them. m sequences draft, a share s of draft passes is sure, and a share a of their tokens accepted.
+    Then a round with drafts of up to k tokens brings n + m * sum((s*a)^i, i = 1…k) tokens, and takes the time of one
     full pass over n + m * sum(s^i) rows and of k draft passes, whose i-th has m * s^(i-1) rows.
     """
 
@@ -58,27 +59,33 @@ class BatchLimit:
         self._draft_cost = draft_cost
         self._evidence = Evidence()
 
-    def longest(self, num_decoding: int, num_drafting: int, most: int) -> int:
-        """The length, at most `most`; a request that is alone is none of our business."""
-        if num_decoding < 2 or not num_drafting:
+    def longest(self, num_tokens: int, num_drafting: int, most: int, context: float = 0.0) -> int:
+        """The length, at most `most`; a request that is alone is none of our business.
+
+        num_tokens: what the pass brings without drafts. context: how many keys a row looks at, on average.
+        """
+        if num_tokens < 2 or not num_drafting:
             return most
-        best, best_rate = 0, num_decoding / self._times.seconds(num_decoding)
+        best, best_rate = 0, num_tokens / self._seconds(num_tokens, context)
         sure, right = self._evidence.sure, self._evidence.right
-        tokens, rows, drafting = float(num_decoding), float(num_decoding), 0.0
+        tokens, rows, drafting = float(num_tokens), float(num_tokens), 0.0
         for i in range(1, most + 1):
             open_rows = num_drafting * sure ** (i - 1)
-            drafting += min(open_rows, 1.0) * self._draft_cost * self._times.seconds(max(open_rows, 1.0))
+            drafting += min(open_rows, 1.0) * self._draft_cost * self._seconds(max(open_rows, 1.0), context)
             tokens += num_drafting * (sure * right) ** i
             rows += num_drafting * sure**i
-            rate = tokens / (self._times.seconds(rows) + drafting)
+            rate = tokens / (self._seconds(rows, context) + drafting)
             if rate > best_rate:
                 best, best_rate = i, rate
         if best == 0:
             self._evidence.fade()
         return best
 
-    def note_round(self, rounds: Iterable[tuple[int, int, int]], seconds: float) -> None:
-        """Learn from a step's drafts: (draft passes, drafted, accepted) of each sequence, and the seconds they took."""
+    def note_round(self, rounds: Iterable[tuple[int, int, int]], seconds: float, context: float = 0.0) -> None:
+        """Learn from a step's drafts: (draft passes, drafted, accepted) of each sequence, and the seconds they took.
+
+        context: see longest.
+        """
         rounds = [one for one in rounds if one[0]]
         if not rounds:
             return
@@ -87,5 +94,8 @@ class BatchLimit:
             self._evidence.add(passes, drafted, accepted)
         longest = max(passes for passes, _, _ in rounds)
         rows = [sum(passes > i for passes, _, _ in rounds) for i in range(longest)]
-        cost = seconds / sum(self._times.seconds(count) for count in rows)
+        cost = seconds / sum(self._seconds(count, context) for count in rows)
         self._draft_cost += (1 - MEMORY) * (min(cost, 2.0) - self._draft_cost)
+
+    def _seconds(self, rows: float, context: float) -> float:
+        return self._times.seconds(rows, rows * context)

@@ -13,7 +13,8 @@ import pytest
 from swift_backend import engine_thread
 from swift_backend.config import EngineConfig
 from swift_backend.errors import EngineFailure, InvalidRequest, Unavailable
-from swift_backend.metrics import OUTCOMES, RequestReport, StepReport
+from swift_backend.metric_families import OUTCOMES
+from swift_backend.metrics import RequestReport, StepReport
 from swift_backend.sequence import Request, RequestStats
 from swift_backend.serving import decoder_model
 from swift_backend.serving.decoder_model import DRAIN_SECONDS, TritonPythonModel
@@ -212,7 +213,7 @@ def test_requests_that_end_well_leave_a_verbose_line_and_no_other(triton: Any, m
     engine_of(model).end(request_id, "stop")
     ended(job)
     report = RequestReport(submitted.label, "stop", 1, 0.5, RequestStats())
-    engine_of(model).on_step(StepReport(ended=[report], running=0))
+    engine_of(model).on_step(StepReport(ended=[report], prompt_tokens=1, running=0))
     eventually(lambda: triton.log)
     [(level, line)] = triton.log
     assert (level, json.loads(line)["request"], json.loads(line)["outcome"]) == ("verbose", "'job'", "stop")

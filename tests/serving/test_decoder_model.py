@@ -178,7 +178,8 @@ def test_finalize_ends_every_open_request(triton: Any) -> None:
 
 
 def test_finalize_does_not_wait_for_a_stuck_engine(triton: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_model, "ENGINE_STOP_SECONDS", 0.05)
+    monkeypatch.setattr(decoder_model, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(decoder_model, "DRAIN_SECONDS", 0.0)
     release = Event()
     monkeypatch.setattr(FakeEngine, "run", lambda self: release.wait(5))
     model = TritonPythonModel()
@@ -188,12 +189,13 @@ def test_finalize_does_not_wait_for_a_stuck_engine(triton: Any, monkeypatch: pyt
     model.finalize()
     release.set()
     assert ended(request) == [{"error": "the server is shutting down", "code": "UNAVAILABLE"}]
-    assert triton.errors()[0].startswith("the engine did not stop within 0.05 s")
+    assert triton.errors()[0].startswith("the engine did not stop in time")
     model._engine_thread.join(5)
 
 
 def test_finalize_does_not_wait_for_a_stuck_answer(triton: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_model, "RESPONDER_STOP_SECONDS", 0.05)
+    monkeypatch.setattr(decoder_model, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(decoder_model, "DRAIN_SECONDS", 0.0)
     model, release = TritonPythonModel(), Event()
     model.initialize(arguments())
     engine_of(model).tokenizer.decode = lambda ids, skip_special_tokens: str(release.wait(5))
@@ -201,7 +203,7 @@ def test_finalize_does_not_wait_for_a_stuck_answer(triton: Any, monkeypatch: pyt
     model.execute([request])
     model.finalize()
     release.set()
-    assert triton.errors() == ["some answers could not be sent within 0.05 s"]
+    assert triton.errors() == ["some answers could not be sent within 0.1 s"]
     assert ended(request)[0]["text_output"] == "True"
 
 

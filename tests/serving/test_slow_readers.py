@@ -18,7 +18,7 @@ from swift_backend.errors import EngineFailure
 from swift_backend.sequence import Output
 from swift_backend.serving import sender_threads
 from swift_backend.serving.reply import Reply
-from swift_backend.serving.responder import MOST_UNSENT, POLL_SECONDS, Responder
+from swift_backend.serving.responder import ABANDONED_SECONDS, MOST_UNSENT, POLL_SECONDS, Responder
 
 
 class Engine:
@@ -188,6 +188,31 @@ def test_a_blocked_reader_holds_up_nobody_else(busy: Room) -> None:
     door.set()
     eventually(lambda: ids(blocked) == [0, *range(50)])
     busy.say(end="stop", request_id="1")
+
+
+def test_a_reader_who_never_comes_back_loses_its_place(triton: Any) -> None:
+    """Its client may be there, asleep, without a deadline; others wait for the cache slots that it holds."""
+    room, now = Room(triton), 100.0
+    room.responder = Responder(lambda: room.engine, room.log.append, lambda: now)
+    blocked = room.open("1")
+    room.open("2")
+    room.say(*range(MOST_UNSENT + 1), request_id="1")
+    room.say(*range(MOST_UNSENT), request_id="2")
+    for reply in room.responder._replies():
+        reply.owned = True  # by a thread whose send does not return
+    now += ABANDONED_SECONDS - 1
+    room.responder._poll_clients()
+    assert room.engine.cancelled == []
+    now += 1
+    room.responder._poll_clients()
+    room.responder._poll_clients()
+    assert room.engine.cancelled == ["1"]
+    assert room.log == ["request '1': cancelled, nobody has read for 300 s"]
+    assert blocked.responses == []
+    for name, reply in room.responder._open.copy().items():
+        room.say(request_id=name, end="cancelled")
+        room.responder._disown(reply)
+    room.responder.step(wait=0)
 
 
 def test_a_blocked_reader_costs_memory_for_a_few_outputs_only(busy: Room) -> None:

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import triton_python_backend_utils as pb_utils
 
 from swift_backend.config import EngineConfig
 from swift_backend.errors import InvalidRequest, ModelLoadError
+from swift_backend.metric_families import OUTCOMES, REQUESTS
 from swift_backend.serving import tokenizer_model
 from swift_backend.serving.tokenizer_model import TritonPythonModel
 
@@ -126,6 +128,34 @@ def test_a_bug_is_logged_with_its_trace_and_told_without(triton: Any, asked: lis
     assert triton.table(good) == {"input_ids": [65]}
     [line] = triton.errors()
     assert line.startswith("request 'r1': Traceback") and line.endswith("RuntimeError: a bug")
+
+
+def test_what_it_refuses_is_counted(triton: Any, asked: list[Any]) -> None:
+    """Under the decoder's name and labels: those who look at /metrics see one number of invalid requests."""
+    model = load()
+    texts = ("A", "  ", "A" * 9, "boom", "B")
+    model.execute([triton.request(decoupled=False, text_input=text) for text in texts])
+    assert triton.count("swift_requests_total", outcome="invalid") == 2
+    assert triton.count("swift_requests_total", outcome="error") == 1
+    assert REQUESTS.values == OUTCOMES and REQUESTS.label == "outcome"
+
+
+def test_nothing_is_counted_where_metrics_are_off(triton: Any, asked: list[Any]) -> None:
+    load(metrics="false").execute([triton.request(decoupled=False, text_input=" ")])
+    with pytest.raises(KeyError):
+        triton.count("swift_requests_total", outcome="invalid")
+
+
+@pytest.mark.parametrize("how", ["available", "broken"])
+def test_metrics_that_triton_does_not_take_cost_nobody_an_answer(
+    triton: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    kinds = pb_utils.MetricFamily if how == "available" else pb_utils.Metric
+    monkeypatch.setattr(kinds, how, how == "broken")
+    model = load()
+    responses = model.execute([triton.request(decoupled=False, text_input=text) for text in (" ", " ", "A")])
+    assert [triton.table(response).get("code") for response in responses] == ["INVALID_ARG", "INVALID_ARG", None]
+    assert [level for level, _ in triton.log if level != "info"] == ["warn"]
 
 
 def test_a_failed_load_is_one_sentence_in_tritons_log(triton: Any, asked: list[Any]) -> None:

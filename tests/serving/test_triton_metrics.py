@@ -10,7 +10,8 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swift_backend.metrics import FAMILIES, OUTCOMES, RequestReport, StepReport
+from swift_backend.metric_families import FAMILIES, OUTCOMES
+from swift_backend.metrics import RequestReport, StepReport
 from swift_backend.sequence import RequestStats
 from swift_backend.serving.triton_metrics import TritonMetrics
 from swift_backend.speculation.draft import Draft
@@ -43,6 +44,7 @@ REPORT = StepReport(
     ],
     first_token_seconds=[0.25, 0.75],
     accepted_per_round=[0, 4],
+    prompt_tokens=10,
     generated_tokens=6,
     reused_prompt_tokens=2,
     rounds=3,
@@ -58,7 +60,7 @@ REPORT = StepReport(
 SHOWN = {
     ("swift_requests_total", (("outcome", "stop"),)): 2,
     ("swift_requests_total", (("outcome", "timeout"),)): 1,
-    ("swift_prompt_tokens_total", ()): 14,
+    ("swift_prompt_tokens_total", ()): 10,
     ("swift_reused_prompt_tokens_total", ()): 2,
     ("swift_generated_tokens_total", ()): 6,
     ("swift_rounds_total", ()): 3,

@@ -66,6 +66,7 @@ def test_types_are_read_from_text() -> None:
         ({"threads": "0"}, "threads must be >= 1, got 0"),
         ({"threads": "all"}, "threads cannot be read from 'all'"),
         ({"prefix_cache": "2"}, "prefix_cache cannot be read from '2'"),
+        ({"max_step_tokens": "1"}, "max_step_tokens must be >= 2, got 1"),
         ({"metrics": "on"}, "metrics cannot be read from 'on'"),
         ({"exit_on_failure": "never"}, "exit_on_failure cannot be read from 'never'"),
     ],

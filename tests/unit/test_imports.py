@@ -31,7 +31,8 @@ LEVELS = [
     {"prefix_cache"},
     {"model", "kv_cache", "batch", "sampling", "logprobs", "inbox"},
     {"processors", "filters", "noise"},
-    {"sequence", "params", "request_keys", "config", "errors", "failure", "cores"},
+    {"sequence", "params", "request_keys", "config", "errors", "failure", "cores", "memory", "metric_families"},
+    {"cgroup"},
 ]
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")

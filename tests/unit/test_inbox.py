@@ -40,11 +40,29 @@ def test_what_the_engine_keeps_waiting_counts() -> None:
     with pytest.raises(Unavailable, match="3 of 3"):
         inbox.submit(request("d"))
     inbox.take()
-    inbox.note_backlog(1)
+    inbox.note_standing(1, 5)  # it waits for cache slots: places are not what is short
     inbox.submit(request("e"))
     inbox.submit(request("f"))
     with pytest.raises(Unavailable, match="3 of 3"):
         inbox.submit(request("g"))
+
+
+@pytest.mark.parametrize("places", [0, 1, 4])
+def test_a_burst_may_fill_the_free_places_before_it_waits(places: int) -> None:
+    """However many come between two steps: what the engine can take in at once does not wait."""
+    inbox = Inbox(2, places)
+    for number in range(places + 2):
+        inbox.submit(request(str(number)))
+    with pytest.raises(Unavailable, match="2 of 2"):
+        inbox.submit(request("x"))
+    inbox.take()
+    with pytest.raises(Unavailable, match="2 of 2"):
+        inbox.submit(request("y"))
+    inbox.note_standing(0, 1)
+    for number in range(3):
+        inbox.submit(request(str(number)))
+    with pytest.raises(Unavailable, match="2 of 2"):
+        inbox.submit(request("z"))
 
 
 def test_a_closed_box_refuses() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from time import monotonic
 
+from swift_backend.metric_families import FAMILIES, OUTCOMES
 from swift_backend.metrics import (
-    FAMILIES,
-    OUTCOMES,
     RequestReport,
     StepReport,
     failed_report,
@@ -46,7 +45,7 @@ def test_counters() -> None:
     assert increments(busy_report()) == {
         ("swift_requests_total", "length"): 2,
         ("swift_requests_total", "timeout"): 1,
-        ("swift_prompt_tokens_total", ""): 90,
+        ("swift_prompt_tokens_total", ""): 3,  # of the one whose first token this is
         ("swift_reused_prompt_tokens_total", ""): 16,
         ("swift_generated_tokens_total", ""): 5,
         ("swift_rounds_total", ""): 4,
@@ -124,11 +123,13 @@ def test_a_request_that_the_engine_took_with_it() -> None:
 def test_consecutive_steps_as_one() -> None:
     """What is published of several steps at once is what each of them would have added, and how the last one stood."""
     first = StepReport(
-        first_token_seconds=[0.5], accepted_per_round=[2], generated_tokens=3, reused_prompt_tokens=16, rounds=2,
+        first_token_seconds=[0.5], accepted_per_round=[2], prompt_tokens=20, generated_tokens=3,
+        reused_prompt_tokens=16, rounds=2,
         draft_tokens=Counter(layer_skip=4), accepted_draft_tokens=Counter(layer_skip=2), running=5, kv_tokens_used=64,
     )  # fmt: skip
     last = StepReport(
-        accepted_per_round=[0], generated_tokens=1, rounds=1, draft_tokens=Counter(layer_skip=1, other=2),
+        accepted_per_round=[0], prompt_tokens=5, generated_tokens=1, rounds=1,
+        draft_tokens=Counter(layer_skip=1, other=2),
         accepted_draft_tokens=Counter(layer_skip=0), running=4, kv_tokens_used=48, skipped_sublayers=24,
     )  # fmt: skip
     both = merged([first, last])

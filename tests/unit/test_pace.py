@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swift_backend.pace import LONGEST_STEP, STALL, MeasuredPace
+from swift_backend.pace import LONGEST_STALL, LONGEST_STEP, STALL, MeasuredPace
 from swift_backend.params import SamplingParams
 from swift_backend.pass_times import PassTimes
 from swift_backend.scheduler import LEAST_CHUNK, Work, plan_step
@@ -71,6 +71,31 @@ def test_the_time_that_is_there_is_used() -> None:
     assert chunk == 35
 
 
+def test_many_prompts_may_hold_up_a_few_streams_longer() -> None:
+    """One stream beside 20 prompts: small steps would cost the 20 more than they spare the one."""
+    times, alone = COSTS[0], decoding(1)
+    usual = seconds(times, plan_step(alone, 512, 5, pace(times)))
+    for prompts, stall in ((1, STALL), (20, LONGEST_STALL)):
+        plan = plan_step([*alone, *(sequence(10) for _ in range(prompts - 1)), sequence(4000)], 512, 5, pace(times))
+        assert stall * usual * 0.95 < seconds(times, plan) <= stall * usual
+
+
+def test_few_prompts_hold_up_nobody_longer() -> None:
+    """Eight streams, and as many prompts: the bound is the usual one."""
+    times, running = COSTS[0], decoding(8)
+    usual = seconds(times, plan_step(running, 512, 5, pace(times)))
+    plan = plan_step([*running, *(sequence(4000) for _ in range(8))], 512, 5, pace(times))
+    assert seconds(times, plan) <= STALL * usual
+
+
+def test_no_stream_waits_for_prompts_longer_than_for_a_step_without_streams() -> None:
+    """Where a token takes 0.15 s, four times that is too long; a slow model keeps its usual bound."""
+    for times in (PassTimes(0.15, 0.0005, 1e-9), PassTimes(0.4, 0.0005, 1e-9)):
+        usual = seconds(times, plan_step(decoding(1), 512, 5, pace(times)))
+        plan = plan_step([*decoding(1), *(sequence(4000) for _ in range(9))], 512, 5, pace(times))
+        assert seconds(times, plan) <= max(LONGEST_STEP, STALL * usual)
+
+
 def test_dear_rows_leave_the_least_chunk() -> None:
     """By the deepest rows even that is dear; the prompt moves on all the same."""
     times = PassTimes(fixed=0.001, per_row=0.001, per_key=0.00001)
@@ -104,9 +129,27 @@ def test_a_first_prompt_that_looks_far_back_leaves_nothing() -> None:
 
 def test_drafts_are_limited_by_the_batch() -> None:
     """Two rows in a pass that is all rows: no draft; in one that is nearly free: the longest."""
-    assert pace(PassTimes(1e-6, 0.01, 1e-9)).draft_limit(2, 2, 5) == 0
-    assert pace(CHEAP).draft_limit(2, 2, 5) == 5
-    assert pace(PassTimes(1e-6, 0.01, 1e-9)).draft_limit(1, 1, 5) == 5
+    assert pace(PassTimes(1e-6, 0.01, 1e-9)).draft_limit(decoding(2), [], 2, 5) == 0
+    assert pace(CHEAP).draft_limit(decoding(2), [], 2, 5) == 5
+    assert pace(PassTimes(1e-6, 0.01, 1e-9)).draft_limit(decoding(1), [], 1, 5) == 5
+
+
+def test_drafts_must_beat_the_prompts_that_wait_for_them() -> None:
+    """Alone, a stream may draft; a draft of one token takes as long as 20 tokens of a prompt."""
+    times = PassTimes(0.02, 0.0005, 1e-9)
+    chunk = Work(sequence(300), 200, 0)
+    assert pace(times).draft_limit(decoding(1), [], 1, 5) == 5
+    assert pace(times).draft_limit(decoding(1), [chunk], 1, 5) == 0
+    assert pace(times).draft_limit(decoding(4), [chunk], 4, 5) == 0
+    assert pace(times).draft_limit(decoding(4), [], 4, 5) > 0
+
+
+def test_drafts_are_limited_by_the_context_too() -> None:
+    """Rows are cheap by themselves, but each of them looks at 4,000 keys."""
+    times = PassTimes(0.01, 1e-5, 1e-6)
+    far = [sequence(4000, kv_len=4000, output=1) for _ in range(8)]
+    assert pace(times).draft_limit(decoding(8), [], 8, 5) == 5
+    assert pace(times).draft_limit(far, [], 8, 5) == 0
 
 
 def test_a_step_is_noted_with_its_rows_and_keys() -> None:

@@ -23,11 +23,11 @@ class NoHurry:
         self._longest, self._chunks = longest, list(chunks)
         self.asked: list[tuple[int, int, int]] = []
 
-    def draft_limit(self, num_decoding: int, num_drafting: int, most: int) -> int:
-        self.asked.append((num_decoding, num_drafting, most))
+    def draft_limit(self, decoding: list[Sequence], chunks: list[Work], num_drafting: int, most: int) -> int:
+        self.asked.append((len(decoding), num_drafting, most))
         return min(most, self._longest)
 
-    def chunk(self, decoding: list[Sequence], chunks: list[Work], first: int) -> int:
+    def chunk(self, decoding: list[Sequence], chunks: list[Work], prompts: list[Sequence]) -> int:
         return self._chunks[len(chunks)] if self._chunks else 10**6
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +115,22 @@ def test_a_goodbye_ends_the_watch_and_nothing_else(stand_ins: StandIns, guard: C
     assert (server.poll(), stub.poll()) == (None, None)
 
 
+def test_only_one_word_is_said_whoever_says_it_first(stand_ins: StandIns, guard: Callable[..., Guardian]) -> None:
+    """The engine's thread and Triton's may speak at once, and b"stopbye" is neither word."""
+    made = guard(stand_ins.server(), stand_ins.stub())
+    threads = [Thread(target=word) for word in (made.goodbye, made.stop_server) * 8]
+    written: list[bytes] = []
+    pipe = made._process.stdin
+    made._process.stdin = SimpleNamespace(  # type: ignore[assignment]
+        write=lambda word: (written.append(word), time.sleep(0.05)), close=lambda: pipe.close()
+    )
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(written) == 1
+
+
 def test_the_server_is_stopped_when_asked_for(stand_ins: StandIns, guard: Callable[..., Guardian]) -> None:
     server = stand_ins.server()
     guard(server, stand_ins.stub()).stop_server()
@@ -131,11 +148,16 @@ def test_a_goodbye_after_a_stop_waits_for_nobody(stand_ins: StandIns, guard: Cal
     assert (server.poll(), made._process.poll()) == (None, None)
 
 
-def test_a_dead_watch_harms_nobody(stand_ins: StandIns, guard: Callable[..., Guardian]) -> None:
+def test_a_dead_watch_harms_nobody_and_is_reported(
+    stand_ins: StandIns, guard: Callable[..., Guardian], caplog: pytest.LogCaptureFixture
+) -> None:
+    """From then on nobody sees to it that a dead stub ends the server, which its operator should know."""
     server, stub = stand_ins.server(), stand_ins.stub()
     made = guard(server, stub)
     made._process.kill()
     made._process.wait()
+    within(5, lambda: caplog.messages)
+    assert caplog.messages == ["m: the process that watches over this one and its server has ended"]
     made.stop_server()
     made.goodbye()
     assert (server.poll(), stub.poll()) == (None, None)

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import pytest
+import torch
 
 from swift_backend.config import EngineConfig
+from swift_backend.loading import CPU_CACHE_SHARE, GPU_CACHE_SHARE
 from swift_backend.serving import instance
 from swift_backend.serving.instance import fit_to_instance, num_instances
 
@@ -78,4 +80,33 @@ def test_threads_that_are_set_are_each_ones_own() -> None:
 def test_nothing_else_changes() -> None:
     config = EngineConfig(model="m", max_running=3, debug=True)
     fitted = fit_to_instance(config, arguments("CPU", {"count": 2}))
-    assert fitted == EngineConfig(model="m", device="cpu", threads=4, max_running=3, debug=True)
+    assert fitted == EngineConfig(
+        model="m", device="cpu", threads=4, max_running=3, debug=True, kv_cache_share=CPU_CACHE_SHARE / 2
+    )
+
+
+@pytest.mark.parametrize(("given", "shared"), [(None, CPU_CACHE_SHARE / 3), (0.6, 0.2)])
+def test_several_share_the_memory(given: float | None, shared: float) -> None:
+    fitted = fit_to_instance(EngineConfig(kv_cache_share=given), arguments("CPU", {"count": 2}, {"count": 1}))
+    assert fitted.kv_cache_share == pytest.approx(shared)
+
+
+@pytest.mark.parametrize(
+    ("groups", "device", "beside"),
+    [
+        ([{"count": 1, "gpus": [0, 1]}], "1", 1),
+        ([{"count": 2, "gpus": [0, 1]}], "1", 2),
+        ([{"count": 2, "gpus": [0]}, {"count": 3, "gpus": [0, 1]}], "0", 5),
+        ([{"count": 2, "gpus": [0]}, {"count": 3, "gpus": [0, 1]}], "1", 3),
+    ],
+)
+def test_each_gpu_has_memory_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, groups: list[dict[str, Any]], device: str, beside: int
+) -> None:
+    monkeypatch.setattr(EngineConfig, "torch_device", lambda self: torch.device(self.device))
+    fitted = fit_to_instance(EngineConfig(), arguments("GPU", *groups, device=device))
+    assert fitted.kv_cache_share == pytest.approx(GPU_CACHE_SHARE / beside)
+
+
+def test_one_alone_has_the_usual_share() -> None:
+    assert fit_to_instance(EngineConfig(), arguments("CPU", {"count": 1})).kv_cache_share is None
