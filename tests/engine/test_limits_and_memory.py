@@ -160,11 +160,15 @@ def test_waiting_requests_get_their_turn_when_slots_are_free(llm: SwiftLLM, plai
 
 
 def test_a_full_queue_refuses_at_once(tiny_model: Callable[[str], Path]) -> None:
-    engine = SwiftLLM(str(tiny_model("qwen2")), dtype="float32", kv_cache_tokens=64, max_waiting=2).engine
-    for number in range(2):
+    """One may run and two may wait, however many of them come before a step or after it."""
+    options = {"kv_cache_tokens": 64, "max_waiting": 2, "max_running": 1}
+    engine = SwiftLLM(str(tiny_model("qwen2")), dtype="float32", **options).engine
+    for number in range(3):
         engine.submit(Request(str(number), [5], SamplingParams(max_tokens=2), lambda _: None))
-    with pytest.raises(Unavailable, match="2 of 2"):
-        engine.submit(Request("late", [5], SamplingParams(max_tokens=2), lambda _: None))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="2 of 2"):
+            engine.submit(Request("late", [5], SamplingParams(max_tokens=2), lambda _: None))
+        engine.step()
 
 
 def test_cancel_ends_one_request_and_leaves_the_others(llm: SwiftLLM, plain: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import sys
 import time
 from pathlib import Path
@@ -37,6 +38,7 @@ def ctrl_c(own: bool) -> str:
     """What is on the screen after Ctrl-C during the child's sleep."""
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background may have been told to ignore it
         os.chdir(ROOT)
         os.execv(sys.executable, [sys.executable, "-c", PARENT, CHILD.format(own=own)])
     screen = b""
