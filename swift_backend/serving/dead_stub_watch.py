@@ -24,9 +24,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LOOK_SECONDS = 1.0
-# Until the server has opened its doors, and while one seems to be closed.
-FIRST_LOOK_SECONDS = 0.1
+# Until the server has opened its doors, …
+FIRST_LOOK_SECONDS = 0.25
+# … while one seems to be closed, …
+NEXT_LOOK_SECONDS = 0.1
 LOOKS = 4
+# … and for the tables of all connections, whose reading takes 10 ms: in between it is enough that sockets are open.
+TABLES_SECONDS = 5.0
 # A server that ends by itself has so long to do it …
 GRACE_SECONDS = 1.0
 # … and so much longer than it allows itself.
@@ -82,6 +86,7 @@ class Watch:
         self._ports = {int(float(option(arguments, key, port))) for key, port in DEFAULT_PORTS.items()}
         self._doors: set[str] = set()
         self._missed: dict[str, int] = {}
+        self._tables_at = 0.0
         self._kill_at = float("inf")
 
     def run(self) -> None:
@@ -101,11 +106,16 @@ class Watch:
 
     @property
     def _pause(self) -> float:
-        return LOOK_SECONDS if self._doors and not self._missed else FIRST_LOOK_SECONDS
+        if self._missed:
+            return NEXT_LOOK_SECONDS
+        return LOOK_SECONDS if self._doors else FIRST_LOOK_SECONDS
 
     def _look_at_doors(self) -> None:
         """A server that is stopping begins by closing the sockets that it listens on."""
         if self._kill_at == float("inf"):
+            if self._sockets_are_open():
+                return
+            self._tables_at = time.monotonic() + TABLES_SECONDS
             doors = _listening(self._server.pid, self._ports)
             if doors is None:
                 return
@@ -118,6 +128,14 @@ class Watch:
             self._doors |= doors
         elif time.monotonic() > self._kill_at:
             self._end_server(polite=False)
+
+    def _sockets_are_open(self) -> bool:
+        """Whether there is no need for the tables now: the doors' sockets are still the server's."""
+        if self._missed or not self._doors or time.monotonic() >= self._tables_at:
+            return False
+        with contextlib.suppress(OSError):
+            return self._doors <= _sockets(self._server.pid)
+        return False
 
     def _end_server(self, *, polite: bool) -> None:
         files = _mapped_files(self._server.pid, self._region)
@@ -173,7 +191,7 @@ def _birth(pid: int) -> str | None:
 def _listening(pid: int, ports: set[int]) -> set[str] | None:
     """The sockets, by inode, on which the process listens at these ports; None where that cannot be told now."""
     try:
-        mine = {_target(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
+        mine = _sockets(pid)
         tables = [Path(f"/proc/{pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
     except OSError:
         return None
@@ -181,9 +199,15 @@ def _listening(pid: int, ports: set[int]) -> set[str] | None:
     for line in [line for table in tables for line in table.splitlines()[1:]]:
         fields = line.split()
         port, inode = int(fields[1].rpartition(":")[2], 16), fields[9]
-        if fields[3] == _LISTENING and port in ports and f"socket:[{inode}]" in mine:
+        if fields[3] == _LISTENING and port in ports and inode in mine:
             found.add(inode)
     return found
+
+
+def _sockets(pid: int) -> set[str]:
+    """The inodes of the process's sockets. Raises OSError where they cannot be listed now."""
+    links = (_target(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+    return {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
 
 
 def _target(link: str) -> str:

@@ -35,7 +35,7 @@ class Stage:
     """A Watch on a thread, over a server and a stub of ours, with pipes in place of standard input and output."""
 
     def __init__(self, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch, *arguments: str, region: str = "") -> None:
-        for name in ("LOOK", "FIRST_LOOK", "GRACE", "PATIENCE"):
+        for name in ("LOOK", "FIRST_LOOK", "NEXT_LOOK", "GRACE", "PATIENCE"):
             monkeypatch.setattr(dead_stub_watch, f"{name}_SECONDS", 0.1)
         self.server, self.stub = stand_ins.server(*arguments), stand_ins.stub()
         news, to_news = os.pipe()
@@ -221,6 +221,31 @@ def test_one_look_that_misses_a_door_is_no_alarm(
     while left:
         scene.watch._look_at_doors()
     assert (scene.watch._kill_at < float("inf")) is stopping
+
+
+def test_the_tables_are_read_seldom_while_the_doors_are_open(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading them takes 10 ms of a core; a socket that is gone, or the time, is reason enough."""
+    scene, read, sockets, now = stage(), list[int](), {"1", "2"}, 100.0
+    scene.words.write(b"bye")
+    scene.thread.join(5)
+    scene.watch._doors.clear()
+    monkeypatch.setattr(dead_stub_watch, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(dead_stub_watch, "_sockets", lambda pid: sockets)
+    monkeypatch.setattr(dead_stub_watch, "_listening", lambda pid, ports: read.append(1) or sockets & {"1", "2"})
+    for _ in range(4):
+        scene.watch._look_at_doors()
+    assert len(read) == 1
+    now += dead_stub_watch.TABLES_SECONDS
+    scene.watch._look_at_doors()
+    scene.watch._look_at_doors()
+    assert len(read) == 2
+    sockets = {"2", "3"}
+    for look in range(dead_stub_watch.LOOKS):
+        assert scene.watch._kill_at == float("inf"), look
+        scene.watch._look_at_doors()
+    assert scene.watch._kill_at < float("inf")
 
 
 def test_a_connection_that_ends_while_we_look_hides_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
