@@ -10,12 +10,13 @@ from swift_backend.sequence import Request
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the model and the server allow; counts of tokens."""
+    """What the model and the server allow; counts of tokens. static_sets: whether layer sets were shipped."""
 
     vocab_size: int
     context_length: int
     cache_capacity: int
     max_draft_tokens: int
+    static_sets: bool = True
 
     def output_limit(self, request: Request) -> int:
         """How many tokens the request may be answered with."""
@@ -34,6 +35,8 @@ class Limits:
         if self.output_limit(request) > room:
             held = f"the server's cache holds {self.cache_capacity} tokens, {len(request.prompt_ids)} are the prompt's"
             raise InvalidRequest("max_tokens", f"max_tokens must be in [1, {room}], got {params.max_tokens}: {held}")
+        if params.speculation == "static" and not self.static_sets:
+            raise InvalidRequest("speculation", "speculation must not be 'static': the server has no layer_sets file")
         asked = params.max_draft_tokens
         if asked is not None and asked > self.max_draft_tokens:
             message = f"max_draft_tokens must be in [0, {self.max_draft_tokens}], got {asked}"

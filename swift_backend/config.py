@@ -42,6 +42,8 @@ class EngineConfig:
     max_draft_tokens: upper bound of γ for every request.
     limit_drafts: while several requests run, draft only as far as that brings more tokens per second, by the measured
         costs of passes; false is for experiments.
+    layer_sets: file with layer sets, made by swift_backend.optimize; speculation "static" needs one.
+    search_share: of the time that decoding takes, the share for trying other layer sets.
     skip_ratio: share of layers skipped while drafting; None follows the guide's rule by depth.
     protected_layers: layers at each end that are never skipped.
     acceptance: coupled (one noise per position) or rejection (min(1, p/q)). With coupled, a seed gives the same tokens
@@ -64,6 +66,8 @@ class EngineConfig:
     threads: int | None = None
     max_draft_tokens: int = 5
     limit_drafts: bool = True
+    layer_sets: str | None = None
+    search_share: float = 0.02
     skip_ratio: float | None = None
     protected_layers: int = 2
     acceptance: str = "coupled"
@@ -88,6 +92,8 @@ class EngineConfig:
                 _at_least(name, getattr(self, name), low)
         if self.kv_cache_share is not None and not 0 < self.kv_cache_share <= 1:
             raise ConfigError(f"kv_cache_share must be in (0, 1], got {self.kv_cache_share}")
+        if not 0 <= self.search_share <= 0.5:
+            raise ConfigError(f"search_share must be in [0, 0.5], got {self.search_share}")
         if self.skip_ratio is not None and not 0 <= self.skip_ratio < 1:
             raise ConfigError(f"skip_ratio must be in [0, 1), got {self.skip_ratio}")
 
@@ -179,7 +185,7 @@ def _parse(name: str, text: str, hint: Any) -> Any:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         if hint in (int, int | None):
             return int(text)
-        if hint == (float | None):
+        if hint in (float, float | None):
             return float(text)
     except (KeyError, ValueError):
         raise ConfigError(f"{name} cannot be read from {text!r}") from None

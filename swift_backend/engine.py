@@ -14,6 +14,7 @@ from swift_backend.config import EngineConfig
 from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.failure import ends_engine, request_failure
 from swift_backend.inbox import Inbox
+from swift_backend.layer_knowledge import make_chooser, save_chooser
 from swift_backend.loading import LoadedModel, load_model
 from swift_backend.lobby import Lobby
 from swift_backend.metrics import StepReport, failed_report
@@ -23,8 +24,8 @@ from swift_backend.prefix_cache import PrefixCache
 from swift_backend.scheduler import Work, plan_step
 from swift_backend.sequence import Output, Request, Sequence, TokenLogprob
 from swift_backend.speculation.batch_limit import BatchLimit
+from swift_backend.speculation.cost_model import CostModel
 from swift_backend.speculation.draft import Draft
-from swift_backend.speculation.layer_choice import LayerChooser
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
 from swift_backend.speculation.verdict import Verdict
 from swift_backend.starting import Starter
@@ -58,7 +59,14 @@ class Engine:
         self._cache = self.runner.cache
         shape = self.runner.decoder.config
         self.context_length = shape.context_length
-        limits = Limits(shape.vocab_size, shape.context_length, self._cache.capacity, config.max_draft_tokens)
+        self._layers = make_chooser(config, model)
+        limits = Limits(
+            shape.vocab_size,
+            shape.context_length,
+            self._cache.capacity,
+            config.max_draft_tokens,
+            static_sets=config.layer_sets is not None,
+        )
         self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
         self._starter = Starter(config, limits, self.tokenizer)
         self._inbox = Inbox(config.max_waiting, config.max_running)
@@ -66,10 +74,9 @@ class Engine:
         self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
         self._drafter = LayerSkipDrafter(self.runner, with_probs=config.acceptance == "rejection")
-        layers = LayerChooser.for_model(shape.num_layers, config.skip_ratio, config.protected_layers)
-        self._verification = Verification(self.runner, layers, config.acceptance, self._own_failure)
+        self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure)
         times = measure(self.runner)
-        self._batch_limit = BatchLimit(times, 1 - layers.ratio)
+        self._batch_limit = BatchLimit(times, 1 - self._layers.guide.ratio)
         self._pace = MeasuredPace(times, self._batch_limit if config.limit_drafts else None)
         self._report, self._on_step = StepReport(), on_step
         self._drain_until = 0.0
@@ -117,6 +124,7 @@ class Engine:
             started = perf_counter()
             verdicts = self._verification.verify(plan, drafts)
             self._commit(plan, drafts, verdicts, perf_counter() - started)
+            self._search(plan, drafts, verdicts, perf_counter() - started)
         self._step_done()
         return bool(plan)
 
@@ -129,6 +137,11 @@ class Engine:
             assert sequence.num_output_tokens == 0 or sequence.kv_len == len(sequence.tokens) - 1
             assert 0 <= sequence.num_output_tokens < sequence.max_tokens
         assert all(sequence.extent is None for sequence in self._lobby)
+
+    @property
+    def costs(self) -> CostModel:
+        """What passes cost on this machine."""
+        return self._layers.costs
 
     @property
     def idle(self) -> bool:
@@ -169,6 +182,15 @@ class Engine:
                 work.sequence.drafting_failed |= work.draft_budget > 0
             return [Draft() for _ in plan]
 
+    def _search(self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], seconds: float) -> None:
+        """Let the sequences that decode try other layer sets, in the share of the time that is for it."""
+        for work, draft, verdict in zip(plan, drafts, verdicts, strict=True):
+            sequence = work.sequence
+            if verdict is not None and sequence.num_output_tokens > 1 and not sequence.finished:
+                with self._own_failure(sequence):
+                    spent = self._layers.round_done(sequence, seconds / len(plan) + draft.seconds)
+                    self._report.search_seconds += spent
+
     def _commit(self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], seconds: float) -> None:
         """Make the accepted tokens part of their sequences and emit them; end what is finished.
 
@@ -206,6 +228,7 @@ class Engine:
         if first:
             sequence.note_round(len(draft), accepted, draft.seconds, seconds)
             self._report.note_round(draft, accepted)
+            self._layers.note_round(sequence, draft, accepted)
             if sequence.brake is not None and only_decoding:  # a prompt's chunk would make drafts look cheap
                 sequence.brake.note_round(accepted, draft.seconds, seconds, may_draft=work.draft_budget > 0)
         logprobs = verdict.logprobs[:committed]
@@ -261,6 +284,7 @@ class Engine:
     def _leave(self, sequence: Sequence) -> None:
         """Free the place of a finished sequence; once."""
         if sequence in self._running:
+            self._layers.ended(sequence)
             self._running.remove(sequence)
             self._prefixes.give_back(sequence)
         elif sequence in self._lobby:
@@ -294,6 +318,7 @@ class Engine:
         for sequence in [*self._running, *self._lobby]:
             self._end(sequence, "cancelled")
         self._step_done()
+        save_chooser(self.model, self._layers)
 
     def _fail_all(self, error: SwiftError) -> None:
         """Tell every open request; nothing else is touched, since the state may be anything now."""

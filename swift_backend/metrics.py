@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -35,6 +35,7 @@ class RequestReport:
 class StepReport:
     """What one step did, and how the engine stands after it. Counts are committed tokens only.
 
+    first_draft_tokens: how many drafts there were. search_seconds: spent on trying other layer sets.
     accepted_per_round: one entry for each round of a sequence that had a draft to verify; skipped_sublayers: of the
     latest draft pass. used slots are those of running requests; kept ones hold prefixes and are as good as free.
     """
@@ -54,6 +55,9 @@ class StepReport:
     kv_tokens_kept: int = 0
     kv_tokens_capacity: int = 0
     skipped_sublayers: int = 0
+    first_draft_tokens: int = 0
+    accepted_first_draft_tokens: int = 0
+    search_seconds: float = 0.0
 
     def note_round(self, draft: Draft, accepted: int) -> None:
         """Count a decode round of a sequence; an empty draft is none."""
@@ -63,6 +67,8 @@ class StepReport:
             self.draft_tokens[draft.drafter] += len(draft)
             self.accepted_draft_tokens[draft.drafter] += accepted
             self.accepted_per_round.append(accepted)
+            self.first_draft_tokens += 1
+            self.accepted_first_draft_tokens += accepted > 0
 
     def note_tokens(self, sequence: Sequence, count: int) -> None:
         """Count `count` committed tokens, the sequence's newest."""
@@ -89,6 +95,9 @@ def merged(reports: Iterable[StepReport]) -> StepReport:
         generated_tokens=sum(report.generated_tokens for report in reports),
         reused_prompt_tokens=sum(report.reused_prompt_tokens for report in reports),
         rounds=sum(report.rounds for report in reports),
+        first_draft_tokens=sum(report.first_draft_tokens for report in reports),
+        accepted_first_draft_tokens=sum(report.accepted_first_draft_tokens for report in reports),
+        search_seconds=sum(report.search_seconds for report in reports),
         draft_tokens=sum((report.draft_tokens for report in reports), Counter[str]()),
         accepted_draft_tokens=sum((report.accepted_draft_tokens for report in reports), Counter[str]()),
     )
@@ -108,13 +117,16 @@ Key = tuple[str, str]  # a family's name, and its label's value or ""
 
 def increments(report: StepReport) -> dict[Key, float]:
     """What a step adds to the counters."""
-    added: Counter[Key] = Counter()
+    added: dict[Key, float] = defaultdict(float)
     for request in report.ended:
         added["swift_requests_total", request.outcome] += 1
     added["swift_prompt_tokens_total", ""] = report.prompt_tokens
     added["swift_reused_prompt_tokens_total", ""] = report.reused_prompt_tokens
     added["swift_generated_tokens_total", ""] = report.generated_tokens
     added["swift_rounds_total", ""] = report.rounds
+    added["swift_first_draft_tokens_total", ""] = report.first_draft_tokens
+    added["swift_accepted_first_draft_tokens_total", ""] = report.accepted_first_draft_tokens
+    added["swift_layer_search_seconds_total", ""] = report.search_seconds
     for name, counts in (
         ("swift_draft_tokens_total", report.draft_tokens),
         ("swift_accepted_draft_tokens_total", report.accepted_draft_tokens),

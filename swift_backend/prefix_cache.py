@@ -22,12 +22,12 @@ LEAST_SHARED = ROUND_TO
 class Prefix:
     """Committed tokens, int32 [n], and the extent that holds their keys and values.
 
-    similarity: the mean of each layer over a prompt that begins like this, float32 [layers], where it is known.
+    profile: of a prompt that begins like this, where it is known; see speculation.similarity.Profile.
     """
 
     tokens: Ints
     extent: Extent
-    similarity: torch.Tensor | None
+    profile: torch.Tensor | None
 
 
 class PrefixCache:
@@ -47,7 +47,7 @@ class PrefixCache:
     def reserve(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
         """Give the sequence its extent, with the longest beginning that is known already; False where it must wait.
 
-        Mutates sequence.extent and its similarity; drops kept extents as far as their room is needed.
+        Mutates sequence.extent and its profile; drops kept extents as far as their room is needed.
         """
         num_tokens = sequence.num_prompt_tokens + sequence.max_tokens
         if not self._cache.fits_without_kept(num_tokens):
@@ -65,7 +65,7 @@ class PrefixCache:
         sequence.extent = extent
         if source is not None:
             self._cache.copy(source.extent, extent, shared)
-            sequence.begin_with(shared, source.similarity)
+            sequence.begin_with(shared, source.profile)
             self._touch(source)
         return True
 
@@ -84,7 +84,7 @@ class PrefixCache:
         for shorter in [prefix for prefix in self._kept if _shared(prefix.tokens, tokens) == len(prefix.tokens)]:
             self._drop(shorter)
         self._cache.keep(extent)
-        self._kept.append(Prefix(tokens, extent, sequence.mean_similarity))
+        self._kept.append(Prefix(tokens, extent, sequence.profile))
 
     def _longest(self, prompt: Ints, running: Iterable[Sequence]) -> tuple[Prefix | None, int]:
         """Whose beginning the prompt shares most of, and how much; its last token must be computed in any case."""
@@ -112,7 +112,7 @@ def _prefixes(prompt: Ints, running: Iterable[Sequence]) -> Iterable[Prefix]:
         ids: Seq[int] = sequence.request.prompt_ids
         if sequence.extent is not None and ids[:LEAST_SHARED] == beginning:
             computed = np.array(ids[: sequence.kv_len], dtype=np.int32)
-            yield Prefix(computed, sequence.extent, sequence.mean_similarity)
+            yield Prefix(computed, sequence.extent, sequence.profile)
 
 
 def _shared(one: Ints, other: Ints) -> int:

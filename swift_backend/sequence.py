@@ -40,7 +40,9 @@ class RequestStats:
     """What speculation did for one request so far.
 
     Times are in seconds; draft_seconds and verify_seconds are its share of passes that several requests were in.
-    reused_prompt_tokens: how much of the prompt was in the cache already.
+    reused_prompt_tokens: how much of the prompt was in the cache already. layer_set: the mask of the sublayers that its
+    drafts leave out now, in hexadecimal, "" where there is none; draft_cost_ratio: c, a draft pass over a full one.
+    tried_draft_tokens: those all before which, in their round, were accepted. search_seconds: spent on other sets.
     """
 
     rounds: int = 0
@@ -53,6 +55,23 @@ class RequestStats:
     verify_seconds: float = 0.0
     skipped_layers: tuple[int, ...] = ()
     reused_prompt_tokens: int = 0
+    layer_set: str = ""
+    draft_cost_ratio: float = 0.0
+    first_draft_tokens: int = 0
+    accepted_first_draft_tokens: int = 0
+    tried_draft_tokens: int = 0
+    search_seconds: float = 0.0
+
+    @property
+    def first_acceptance_rate(self) -> float:
+        """α of the first draft tokens of rounds, 0 before there is one."""
+        return self.accepted_first_draft_tokens / self.first_draft_tokens if self.first_draft_tokens else 0.0
+
+    @property
+    def later_acceptance_rate(self) -> float:
+        """α of later draft tokens all before which were accepted, 0 before there is one."""
+        tried = self.tried_draft_tokens - self.first_draft_tokens
+        return (self.accepted_draft_tokens - self.accepted_first_draft_tokens) / tried if tried else 0.0
 
     @property
     def acceptance_rate(self) -> float:
@@ -135,8 +154,8 @@ class Sequence:
     layer_set: Any = None  # speculation.layer_set.LayerSet, chosen at the end of prefill
     drafting_failed: bool = False
     brake: Any = None  # speculation.brake.Brake, for requests whose drafting must pay
-    similarity: torch.Tensor | None = None  # float32 [layers], summed over similarity_tokens prompt tokens
-    similarity_tokens: int = 0
+    profile: torch.Tensor | None = None  # speculation.similarity.Profile of profile_tokens of the prompt
+    profile_tokens: int = 0
     reused_tokens: int = 0  # of the prompt, from the cache
     paused: bool = False  # its reader lags behind
     cumulative_logprob: float = 0.0
@@ -148,6 +167,12 @@ class Sequence:
     last_token_at: float | None = None
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    first_draft_tokens: int = 0
+    accepted_first_draft_tokens: int = 0
+    tried_draft_tokens: int = 0
+    draft_cost_ratio: float = 0.0
+    mixed_sets: bool = False  # drafts were made with other sets than its own, too
+    search_seconds: float = 0.0
 
     deadline: float = math.inf  # on the monotonic clock
 
@@ -183,11 +208,6 @@ class Sequence:
         return self.kv_len < len(self.tokens) - 1 or self.num_output_tokens == 0
 
     @property
-    def mean_similarity(self) -> torch.Tensor | None:
-        """Each layer's similarity over the part of the prompt that was looked at, float32 [layers]."""
-        return None if self.similarity is None else self.similarity / self.similarity_tokens
-
-    @property
     def may_draft(self) -> bool:
         """Whether the next decode round begins with a draft."""
         if self.drafting_failed:
@@ -198,16 +218,17 @@ class Sequence:
     def finished(self) -> bool:
         return self.finish_reason != ""
 
-    def begin_with(self, num_tokens: int, mean_similarity: torch.Tensor | None) -> None:
-        """Note that the cache held the first num_tokens of the prompt, and how similar the layers were there."""
+    def begin_with(self, num_tokens: int, profile: torch.Tensor | None) -> None:
+        """Note that the cache held the first num_tokens of the prompt, and their profile where it is known."""
         self.reused_tokens = num_tokens
-        if mean_similarity is not None:
-            self.note_similarity(mean_similarity * num_tokens, num_tokens)
+        if profile is not None:
+            self.note_profile(profile, num_tokens)
 
-    def note_similarity(self, sums: torch.Tensor, num_tokens: int) -> None:
-        """Add the similarity of each layer, float32 [layers], summed over another num_tokens of the prompt."""
-        self.similarity = sums if self.similarity is None else self.similarity + sums
-        self.similarity_tokens += num_tokens
+    def note_profile(self, profile: torch.Tensor, num_tokens: int) -> None:
+        """Add the profile, float32 [3 * layers], of another num_tokens of the prompt."""
+        self.profile_tokens += num_tokens
+        share = num_tokens / self.profile_tokens
+        self.profile = profile if self.profile is None else self.profile + share * (profile - self.profile)
 
     def append(self, token_id: int) -> None:
         """Commit a token."""
@@ -220,6 +241,9 @@ class Sequence:
         self.rounds += 1
         self.draft_tokens += drafted
         self.accepted_draft_tokens += accepted
+        self.first_draft_tokens += drafted > 0
+        self.accepted_first_draft_tokens += accepted > 0
+        self.tried_draft_tokens += min(accepted + 1, drafted)
         self.draft_seconds += draft_seconds
         self.verify_seconds += verify_seconds
 
@@ -259,4 +283,10 @@ class Sequence:
             verify_seconds=self.verify_seconds,
             skipped_layers=self.layer_set.skipped_layers if self.layer_set is not None else (),
             reused_prompt_tokens=self.reused_tokens,
+            layer_set=hex(self.layer_set.skip_mask) if self.layer_set is not None else "",
+            draft_cost_ratio=self.draft_cost_ratio,
+            first_draft_tokens=self.first_draft_tokens,
+            accepted_first_draft_tokens=self.accepted_first_draft_tokens,
+            tried_draft_tokens=self.tried_draft_tokens,
+            search_seconds=self.search_seconds,
         )

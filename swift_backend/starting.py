@@ -38,7 +38,7 @@ class Starter:
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
         # The brake looks at the clock; by rejection, unlike by coupling, the tokens depend on what was drafted.
-        brake = Brake() if params.speculation == "auto" and self._config.acceptance == "coupled" else None
+        brake = Brake() if params.speculation in ("auto", "skip") and self._config.acceptance == "coupled" else None
         return Sequence(request, self._limits.output_limit(request), seed, brake=brake)
 
     def furnish(self, sequence: Sequence, eos_ids: Collection[int]) -> None:

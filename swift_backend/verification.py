@@ -32,13 +32,13 @@ class Verification:
         self._own_failure = own_failure
 
     def verify(self, plan: list[Work], drafts: list[Draft]) -> list[Verdict | None]:
-        """One full pass; a verdict for each work whose next token is due. Layer similarity is read off on the way."""
+        """One full pass; a verdict for each work whose next token is due. Prompts' profiles are read off on the way."""
         groups = [row_group(work, draft) for work, draft in zip(plan, drafts, strict=True)]
-        seen = self._layers.watch(work.sequence for work in plan)
-        logits = self._runner.forward(groups, observe=seen.observe if seen else None)
-        if seen:
-            works = zip(plan, groups, strict=True)
-            self._layers.note(seen, [(w.sequence, len(group.token_ids), w.reaches_end) for w, group in works])
+        rows = ((work.sequence, len(group.token_ids)) for work, group in zip(plan, groups, strict=True))
+        watch = self._layers.watch(rows)
+        logits = self._runner.forward(groups, observe=watch.seen.observe if watch else None)
+        if watch:
+            self._layers.note(watch, [work.sequence for work in plan if work.reaches_end])
         ends = [work.reaches_end for work in plan]  # now: a sequence that fails in judging loses its extent
         due = [(work.sequence, draft) for work, draft, end in zip(plan, drafts, ends, strict=True) if end]
         verdicts = iter(self._judge(due, logits))

@@ -115,6 +115,21 @@ def shared_prompts() -> list[dict[str, Any]]:
     return [row for rows in zip(*columns, strict=False) for row in rows]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What engines learn of layer sets, and measure, stays out of the user's cache; converted models are shared."""
+    from swift_backend.config import default_cache_dir
+
+    shared, own = default_cache_dir(), tmp_path_factory.mktemp("cache")
+    (shared / "models").mkdir(parents=True, exist_ok=True)
+    for entry in shared.iterdir():
+        if entry.name not in ("costs", "pools"):
+            (own / entry.name).symlink_to(entry)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWIFT_CACHE_DIR", str(own))
+        yield own
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Waking a second thread costs more than a tiny model's whole pass; real models keep all cores."""

@@ -56,16 +56,22 @@ class AttentionSublayer:
     def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
         """x [rows, hidden] → x + attention; rotary as rotate_ wants it. Mutates the cache at batch.slots."""
         slots, heads = cache.slots[self.layer], self.num_heads
-        projected = self.qkv(self.norm(x)).to(slots.dtype).view(x.shape[0], -1, self.head_dim)
+        projected = self.project(x, slots.dtype, rotary)
+        slots.index_copy_(0, batch.slots, projected[:, heads:])
+        views = batch.window_views if self.windowed else batch.views
+        keys, values = cache.keys[self.layer], cache.values[self.layer]
+        return x + self.out(attend(projected[:, :heads], keys, values, views, self.scale))
+
+    def project(self, x: torch.Tensor, dtype: torch.dtype, rotary: Rotary) -> torch.Tensor:
+        """Rotated queries and keys, and values, of x [rows, hidden]: dtype [rows, heads + 2 * kv_heads, head_dim]."""
+        heads = self.num_heads
+        projected = self.qkv(self.norm(x)).to(dtype).view(x.shape[0], -1, self.head_dim)
         query, key = projected[:, :heads], projected[:, heads : heads + self.num_kv_heads]
         if self.q_norm and self.k_norm:
             query.copy_(self.q_norm(query))
             key.copy_(self.k_norm(key))
         rotate_(projected[:, : heads + self.num_kv_heads], *rotary)
-        slots.index_copy_(0, batch.slots, projected[:, heads:])
-        views = batch.window_views if self.windowed else batch.views
-        keys, values = cache.keys[self.layer], cache.values[self.layer]
-        return x + self.out(attend(query, keys, values, views, self.scale))
+        return projected
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,10 @@ class MlpSublayer:
 
     def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
         """x [rows, hidden] → x + mlp; the other arguments are those of every sublayer and not used."""
+        return self.apply(x)
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, hidden] → x + mlp."""
         gate, up = self.gate_up(self.norm(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
 

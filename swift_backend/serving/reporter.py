@@ -96,5 +96,10 @@ def _line(report: RequestReport) -> str:
             "rounds": stats.rounds,
             "draft_tokens": stats.draft_tokens,
             "accepted_draft_tokens": stats.accepted_draft_tokens,
+            "first_acceptance_rate": round(stats.first_acceptance_rate, 4),
+            "later_acceptance_rate": round(stats.later_acceptance_rate, 4),
+            "layer_set": stats.layer_set,
+            "draft_cost_ratio": round(stats.draft_cost_ratio, 4),
+            "search_seconds": round(stats.search_seconds, 6),
         }
     )

@@ -18,7 +18,8 @@ class Draft:
     probs: for each token the distribution, float64 [vocab], that it was drawn from; None for drafts that were found
     rather than drawn, and where acceptance does not need it. seconds: this sequence's share of the drafting time.
     passes: how many draft passes the sequence was in; one more than tokens where the last one was too unsure.
-    drafter: who made it, in the metrics. skipped_sublayers: how many of them those passes left out.
+    drafter: who made it, in the metrics. skip_mask: the sublayers that those passes left out. confidences: each
+    token's probability by the draft, where it has one.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -26,10 +27,16 @@ class Draft:
     seconds: float = 0.0
     passes: int = 0
     drafter: str = "other"
-    skipped_sublayers: int = 0
+    skip_mask: int = 0
+    confidences: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def skipped_sublayers(self) -> int:
+        """How many sublayers its passes left out."""
+        return self.skip_mask.bit_count()
 
 
 class Drafter(Protocol):

@@ -1,45 +1,162 @@
-"""Which layers does a prompt's draft skip? Read off its prefill, decided at its end."""
+"""Which layers does a request's draft skip? Read off its prefill, chosen at its end, and learnt from its rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from swift_backend.sequence import Sequence
-from swift_backend.speculation.similarity import LayerSimilarity, most_redundant, skip_ratio
+from swift_backend.speculation.cost_model import CostModel
+from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.knapsack import Knapsack
+from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.pool import SHIPPED, Pool
+from swift_backend.speculation.search import OnlineSearch
+from swift_backend.speculation.similarity import (
+    LayerSimilarity,
+    Profile,
+    most_redundant,
+    most_redundant_sublayers,
+    skip_ratio,
+)
+
+# Ways of speculating that learn from what others drafted, and that try sets of their own.
+POOLED = ("auto", "skip")
+SEARCHING = (*POOLED, "search")
 
 
 @dataclass(frozen=True, slots=True)
-class LayerChooser:
-    """Gives sequences their layer sets. ratio: share of layers to skip; protected: layers spared at each end."""
+class Watch:
+    """A pass in which some prompts are looked at: who they are, and how many of their rows are in it."""
+
+    seen: LayerSimilarity
+    rows: list[tuple[Sequence, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """The guide's rule. ratio: share of layers to skip; protected: layers spared at each end."""
 
     ratio: float
     protected: int
 
     @classmethod
-    def for_model(cls, num_layers: int, ratio: float | None, protected: int) -> LayerChooser:
+    def for_model(cls, num_layers: int, ratio: float | None, protected: int) -> Guide:
         """ratio: None follows the guide's rule by depth."""
         return cls(skip_ratio(num_layers) if ratio is None else ratio, protected)
 
-    def watch(self, sequences: Iterable[Sequence]) -> LayerSimilarity | None:
-        """What must observe a pass over these sequences, if anything."""
-        return LayerSimilarity() if any(_wants_layer_set(sequence) for sequence in sequences) else None
+    def layers(self, profile: Profile) -> LayerSet:
+        """Whole layers, the most similar ones: to the letter."""
+        return most_redundant(profile.layers, self.ratio, self.protected)
 
-    def note(self, seen: LayerSimilarity, rows: Iterable[tuple[Sequence, int, bool]]) -> None:
-        """Add what was seen to each prompt, in the order of the pass: (sequence, rows, whether its prompt ends here).
+    def sublayers(self, profile: Profile) -> LayerSet:
+        """As many sublayers, the most similar ones of both kinds."""
+        return most_redundant_sublayers(profile.sublayers, self.ratio, self.protected)
 
-        Mutates the sequences' similarity, and at the prompt's end their layer set.
-        """
-        rows, ranges, start = list(rows), [], 0
-        for _, count, _ in rows:
-            ranges.append((start, start + count))
+
+class LayerChooser:
+    """Gives sequences their layer sets, by their way of speculating, and lets them try others between rounds."""
+
+    def __init__(
+        self, guide: Guide, costs: CostModel, knapsack: Knapsack, pool: Pool, search: OnlineSearch, most: int
+    ) -> None:
+        """most: the longest draft."""
+        self.guide, self.costs, self.pool, self.search = guide, costs, pool, search
+        self._knapsack = knapsack
+        self._most = most
+
+    def watch(self, rows: Iterable[tuple[Sequence, int]]) -> Watch | None:
+        """What must observe a pass, if anything; rows: each sequence and the number of its rows, in order."""
+        ranges: list[tuple[int, int]] = []
+        wanted: list[tuple[Sequence, int]] = []
+        start = 0
+        for sequence, count in rows:
+            if _wants_layer_set(sequence):
+                ranges.append((start, start + count))
+                wanted.append((sequence, count))
             start += count
-        for (sequence, count, ends), sums in zip(rows, seen.sums(ranges), strict=True):
-            if not _wants_layer_set(sequence):
-                continue
-            sequence.note_similarity(sums, count)
-            if ends and sequence.mean_similarity is not None:
-                sequence.layer_set = most_redundant(sequence.mean_similarity, self.ratio, self.protected)
+        return Watch(LayerSimilarity(ranges), wanted) if wanted else None
+
+    def note(self, watch: Watch, complete: Seq[Sequence]) -> None:
+        """Add what was seen to each prompt, and choose for those that are complete with this pass.
+
+        Mutates the sequences' profiles and, at the prompt's end, their layer sets.
+        """
+        for (sequence, count), profile in zip(watch.rows, watch.seen.profiles(), strict=True):
+            sequence.note_profile(profile, count)
+            if any(sequence is one for one in complete):
+                self._give(sequence, self.choose(sequence))
+
+    def choose(self, sequence: Sequence) -> LayerSet | None:
+        """By the request's way of speculating, and its prompt's profile; None where nothing is known."""
+        if sequence.profile is None:
+            return None
+        profile, mode = Profile(sequence.profile), sequence.params.speculation
+        if mode == "static":
+            return self._set(self.pool.best(self._value(len(sequence.tokens)), SHIPPED))
+        if mode == "search":
+            self.search.begin_with(self.guide.sublayers(profile).skip_mask)
+            return self.search.layer_set
+        if mode in POOLED:
+            return self._pooled(profile, len(sequence.tokens))
+        return self.guide.layers(profile) if mode == "fixed" else self.guide.sublayers(profile)
+
+    def note_round(self, sequence: Sequence, draft: Draft, accepted: int) -> None:
+        """Learn from a round: the drafted tokens up to the first that was not accepted."""
+        if sequence.params.speculation not in SEARCHING or not draft.confidences:
+            return
+        sequence.mixed_sets |= sequence.layer_set is None or draft.skip_mask != sequence.layer_set.skip_mask
+        for i in range(min(accepted + 1, len(draft))):
+            right, confidence = i < accepted, draft.confidences[i]
+            self.pool.note(draft.skip_mask, first=i == 0, confidence=confidence, accepted=right)
+
+    def round_done(self, sequence: Sequence, seconds: float) -> float:
+        """Between two rounds: a sequence has decoded for so long, and a better set may be found for it.
+
+        Returns the seconds that were spent on that. Mutates sequence.layer_set and search_seconds.
+        """
+        mode = sequence.params.speculation
+        if mode not in SEARCHING:
+            return 0.0
+        before = self.search.incumbent
+        spent = self.search.round_done(sequence, seconds)
+        sequence.search_seconds += spent
+        if self.search.incumbent != before and self.search.incumbent is not None:
+            self.pool.add(self.search.incumbent, "search")
+        if mode == "search" and self.search.incumbent != before:
+            sequence.mixed_sets = True
+            self._give(sequence, self.search.layer_set)
+        return spent
+
+    def ended(self, sequence: Sequence) -> None:
+        """Learn from a request that is over."""
+        if sequence.params.speculation not in SEARCHING or sequence.mixed_sets:
+            return
+        if sequence.layer_set is not None and sequence.profile is not None:
+            mask, accepted = sequence.layer_set.skip_mask, sequence.accepted_draft_tokens
+            self.pool.remember(sequence.profile, mask, sequence.tried_draft_tokens, accepted)
+
+    def _give(self, sequence: Sequence, layer_set: LayerSet | None) -> None:
+        sequence.layer_set = layer_set
+        if layer_set is not None:
+            sequence.draft_cost_ratio = self.costs.draft_ratio(layer_set, len(sequence.tokens))
+
+    def _pooled(self, profile: Profile, context: int) -> LayerSet | None:
+        """What the pool speaks for, which begins with the guide's set; a knapsack has to win a race first."""
+        known = self.pool.suggest(profile.values, self._value(context))
+        if known is None:
+            known = self.pool.add(self.guide.layers(profile).skip_mask, "similarity").skip_mask
+        self.search.begin_with(known)
+        self.search.suggest(self._knapsack.choose(profile.sublayers, context).skip_mask)
+        return self._set(known)
+
+    def _value(self, context: float) -> Callable[[int, float], float]:
+        """Expected tokens per second of a mask whose drafted tokens are accepted so often."""
+        return lambda skip_mask, alpha: self.costs.drafting_speed(alpha, skip_mask, context, self._most)
+
+    def _set(self, skip_mask: int | None) -> LayerSet | None:
+        return None if skip_mask is None else LayerSet(self.costs.num_layers, skip_mask)
 
 
 def _wants_layer_set(sequence: Sequence) -> bool:

@@ -55,7 +55,7 @@ class LayerSkipDrafter:
                 self._extend(active, layer_set.kept)
             for path in group:
                 path.seconds = (perf_counter() - started) / len(group)
-                path.skipped = layer_set.skip_mask.bit_count()
+                path.skip_mask = layer_set.skip_mask
         return [path.finish(self._with_probs) for path in paths]
 
     @torch.inference_mode()
@@ -83,9 +83,10 @@ class _Path:
         self._threshold = confidence_threshold(sequence.params)
         self._tokens: list[int] = []
         self._probs: list[torch.Tensor] = []
+        self._confidences: list[float] = []
         self._unsure = False
         self.seconds = 0.0
-        self.skipped = 0
+        self.skip_mask = 0
         self.layer_set: LayerSet | None = sequence.layer_set
 
     @property
@@ -107,10 +108,12 @@ class _Path:
             self._unsure = True
             return
         self._tokens.append(token)
+        self._confidences.append(confidence)
         if probs is not None:
             self._probs.append(probs)
 
     def finish(self, with_probs: bool) -> Draft:
         probs = tuple(self._probs) if with_probs else None
         passes = len(self._tokens) + self._unsure
-        return Draft(tuple(self._tokens), probs, self.seconds, passes, DRAFTER, self.skipped if passes else 0)
+        skip_mask = self.skip_mask if passes else 0
+        return Draft(tuple(self._tokens), probs, self.seconds, passes, DRAFTER, skip_mask, tuple(self._confidences))

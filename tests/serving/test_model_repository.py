@@ -94,7 +94,7 @@ def test_the_decoders_config_names_every_engine_option() -> None:
     assert set(entries) == set(EngineConfig.__dataclass_fields__)
     config, defaults = EngineConfig.from_sources(entries, {}), EngineConfig()
     changed = {name for name in entries if getattr(config, name) != getattr(defaults, name)}
-    unset = {"model", "kv_cache_tokens", "kv_cache_share", "timeout_ms", "threads", "skip_ratio"}
+    unset = {"model", "kv_cache_tokens", "kv_cache_share", "timeout_ms", "threads", "skip_ratio", "layer_sets"}
     assert changed == unset  # their default is "not set"
 
 

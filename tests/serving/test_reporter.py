@@ -24,6 +24,12 @@ STATS = RequestStats(
     decode_seconds=1.5,
     draft_seconds=0.4,
     reused_prompt_tokens=16,
+    layer_set="0x3c",
+    draft_cost_ratio=0.62341,
+    first_draft_tokens=3,
+    accepted_first_draft_tokens=2,
+    tried_draft_tokens=7,
+    search_seconds=0.04,
 )
 DONE = RequestReport("'job'", "length", 20, 1.99999999, STATS)
 LINE = {
@@ -38,6 +44,11 @@ LINE = {
     "rounds": 3,
     "draft_tokens": 9,
     "accepted_draft_tokens": 4,
+    "first_acceptance_rate": 0.6667,
+    "later_acceptance_rate": 0.5,
+    "layer_set": "0x3c",
+    "draft_cost_ratio": 0.6234,
+    "search_seconds": 0.04,
 }
 
 

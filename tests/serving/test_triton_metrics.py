@@ -34,7 +34,13 @@ CONTRACT = {
     "swift_request_seconds": ("histogram", ""),
     "swift_accepted_per_round": ("histogram", ""),
 }
-ADDED = {"swift_reused_prompt_tokens_total": ("counter", ""), "swift_kv_tokens_kept": ("gauge", "")}
+ADDED = {
+    "swift_reused_prompt_tokens_total": ("counter", ""),
+    "swift_kv_tokens_kept": ("gauge", ""),
+    "swift_first_draft_tokens_total": ("counter", ""),
+    "swift_accepted_first_draft_tokens_total": ("counter", ""),
+    "swift_layer_search_seconds_total": ("counter", ""),
+}
 
 REPORT = StepReport(
     ended=[
@@ -56,6 +62,9 @@ REPORT = StepReport(
     kv_tokens_kept=8,
     kv_tokens_capacity=100,
     skipped_sublayers=12,
+    first_draft_tokens=2,
+    accepted_first_draft_tokens=1,
+    search_seconds=0.125,
 )
 SHOWN = {
     ("swift_requests_total", (("outcome", "stop"),)): 2,
@@ -64,6 +73,9 @@ SHOWN = {
     ("swift_reused_prompt_tokens_total", ()): 2,
     ("swift_generated_tokens_total", ()): 6,
     ("swift_rounds_total", ()): 3,
+    ("swift_first_draft_tokens_total", ()): 2,
+    ("swift_accepted_first_draft_tokens_total", ()): 1,
+    ("swift_layer_search_seconds_total", ()): 0.125,
     ("swift_draft_tokens_total", (("drafter", "layer_skip"),)): 9,
     ("swift_accepted_draft_tokens_total", (("drafter", "layer_skip"),)): 4,
     ("swift_running_requests", ()): 5,
@@ -84,7 +96,7 @@ GAUGES = [name for name, (kind, _) in {**CONTRACT, **ADDED}.items() if kind == "
 
 def test_names_kinds_and_labels_are_the_contracts() -> None:
     assert {family.name: (family.kind, family.label) for family in FAMILIES} == {**CONTRACT, **ADDED}
-    assert len(FAMILIES) == 17 and all(family.help for family in FAMILIES)
+    assert len(FAMILIES) == 20 and all(family.help for family in FAMILIES)
 
 
 def test_every_series_is_there_from_the_start(triton: Any) -> None:
@@ -216,7 +228,7 @@ def reports(draw: st.DrawFn) -> StepReport:
     )
     for length in draw(st.lists(st.integers(0, 8), max_size=4)):
         drafter, accepted = draw(st.sampled_from(["layer_skip", "other"])), draw(st.integers(0, length))
-        report.note_round(Draft(tuple(range(length)), drafter=drafter, skipped_sublayers=draw(COUNTS)), accepted)
+        report.note_round(Draft(tuple(range(length)), drafter=drafter, skip_mask=draw(COUNTS)), accepted)
     return report
 
 

@@ -13,8 +13,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "swift_backend"
 # A module may import from its own level and from those after it; speculation's plain data is lower than its drafters.
 LEVELS = [
     {"serving"},
-    {"llm", "engine_thread"},
+    {"inspect", "llm", "engine_thread", "optimize"},
     {"engine"},
+    {"layer_knowledge"},
     {
         "loading",
         "scheduler",
@@ -31,7 +32,18 @@ LEVELS = [
     {"prefix_cache"},
     {"model", "kv_cache", "batch", "sampling", "logprobs", "inbox"},
     {"processors", "filters", "noise"},
-    {"sequence", "params", "request_keys", "config", "errors", "failure", "cores", "memory", "metric_families"},
+    {
+        "sequence",
+        "params",
+        "request_keys",
+        "config",
+        "errors",
+        "failure",
+        "cores",
+        "memory",
+        "metric_families",
+        "stored_json",
+    },
     {"cgroup"},
 ]
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -29,8 +29,9 @@ def sequence(output: int, reused: int = 0) -> Sequence:
 
 def busy_report() -> StepReport:
     report = StepReport(running=3, waiting=2, kv_tokens_used=64, kv_tokens_kept=32, kv_tokens_capacity=128)
-    report.note_round(Draft((1, 2, 3), drafter="layer_skip", skipped_sublayers=8), accepted=2)
-    report.note_round(Draft((4,), drafter="layer_skip", skipped_sublayers=6), accepted=0)
+    report.search_seconds = 0.25
+    report.note_round(Draft((1, 2, 3), drafter="layer_skip", skip_mask=0xFF), accepted=2)
+    report.note_round(Draft((4,), drafter="layer_skip", skip_mask=0b111111), accepted=0)
     report.note_round(Draft(), accepted=0)
     report.note_round(Draft((5, 6), drafter="ngram"), accepted=2)
     report.note_tokens(sequence(9), 3)
@@ -49,6 +50,9 @@ def test_counters() -> None:
         ("swift_reused_prompt_tokens_total", ""): 16,
         ("swift_generated_tokens_total", ""): 5,
         ("swift_rounds_total", ""): 4,
+        ("swift_first_draft_tokens_total", ""): 3,
+        ("swift_accepted_first_draft_tokens_total", ""): 2,
+        ("swift_layer_search_seconds_total", ""): 0.25,
         ("swift_draft_tokens_total", "layer_skip"): 4,
         ("swift_draft_tokens_total", "ngram"): 2,
         ("swift_accepted_draft_tokens_total", "layer_skip"): 2,
@@ -128,7 +132,8 @@ def test_consecutive_steps_as_one() -> None:
         draft_tokens=Counter(layer_skip=4), accepted_draft_tokens=Counter(layer_skip=2), running=5, kv_tokens_used=64,
     )  # fmt: skip
     last = StepReport(
-        accepted_per_round=[0], prompt_tokens=5, generated_tokens=1, rounds=1,
+        accepted_per_round=[0], prompt_tokens=5, generated_tokens=1, rounds=1, first_draft_tokens=1,
+        accepted_first_draft_tokens=1, search_seconds=0.5,
         draft_tokens=Counter(layer_skip=1, other=2),
         accepted_draft_tokens=Counter(layer_skip=0), running=4, kv_tokens_used=48, skipped_sublayers=24,
     )  # fmt: skip

@@ -71,7 +71,11 @@ def test_defaults_are_the_contracts() -> None:
         ("max_tokens", "1_0", "max_tokens must be an integer, got '1_0'"),
         ("temperature", "infinity", "temperature must be a number, got 'infinity'"),
         ("ignore_eos", 1, "ignore_eos must be true or false, got 1"),
-        ("speculation", "on", "speculation must be one of auto, fixed, off, got 'on'"),
+        (
+            "speculation",
+            "on",
+            "speculation must be one of auto, skip, similarity, search, static, fixed, off, got 'on'",
+        ),
         ("confidence_threshold", 1.1, "confidence_threshold must be in [0, 1], got 1.1"),
         ("temprature", 1, "temprature is not a sampling parameter; did you mean temperature?"),
         ("wxyz", 1, "wxyz is not a sampling parameter"),

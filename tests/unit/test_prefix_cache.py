@@ -289,21 +289,21 @@ def test_a_request_that_has_to_wait_drops_nothing() -> None:
     assert kept(bench) == set()
 
 
-def test_similarity_of_the_source_comes_with_the_copy(bench: Bench) -> None:
+def test_the_profile_of_the_source_comes_with_the_copy(bench: Bench) -> None:
     """The mean of 20 tokens, taken as that of the 17 that are copied; none where it was not looked at."""
     first = bench.enter(A)
     assert first
-    first.note_similarity(torch.tensor([10.0, 4.0]), 20)
+    first.note_profile(torch.tensor([0.5, 0.2]), 20)
     bench.compute(first, 20)
     running = bench.enter([*A[:17], 9])
     bench.leave(first)
     later, other = bench.enter([*A[:17], 8]), bench.enter(B)
     assert running and later and other
     for sequence in (running, later):
-        assert sequence.similarity is not None
-        torch.testing.assert_close(sequence.similarity, torch.tensor([8.5, 3.4]))
-        assert sequence.similarity_tokens == 17
-    assert other.similarity is None
+        assert sequence.profile is not None
+        torch.testing.assert_close(sequence.profile, torch.tensor([0.5, 0.2]))
+        assert sequence.profile_tokens == 17
+    assert other.profile is None
 
 
 class AnyOrderOfRequests(RuleBasedStateMachine):

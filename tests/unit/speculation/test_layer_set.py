@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swift_backend.speculation.layer_set import LayerSet
-from swift_backend.speculation.similarity import LayerSimilarity, most_redundant, skip_ratio
+from swift_backend.speculation.similarity import most_redundant, skip_ratio
 
 
 def test_a_layer_is_skipped_when_both_its_bits_are_set() -> None:
@@ -46,22 +46,6 @@ def test_no_room_between_protected_layers() -> None:
 
 def test_ties_go_to_the_lower_layer() -> None:
     assert most_redundant(torch.ones(8), ratio=0.25, protected=2).skipped_layers == (2, 3)
-
-
-def test_similarity_is_the_cosine_of_a_layers_input_and_output() -> None:
-    """Two layers of two sublayers; rows 0-1 belong to one prompt and row 2 to another."""
-    a, b, c = (
-        torch.tensor([[1.0, 0.0]] * 3),
-        torch.tensor([[5.0, 5.0]] * 3),
-        torch.tensor([[0.0, 2.0], [3.0, 0.0], [1.0, 1.0]]),
-    )
-    probe = LayerSimilarity()
-    probe.observe(0, a, b)
-    probe.observe(1, b, c)
-    probe.observe(2, c, a)
-    probe.observe(3, a, c)
-    expected = torch.tensor([[0.0 + 1.0, 2.0], [0.5**0.5, 1.0]])
-    torch.testing.assert_close(probe.sums([(0, 2), (2, 3)]), expected)
 
 
 def test_one_set_for_several_is_what_most_of_them_skip() -> None:

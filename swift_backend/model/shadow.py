@@ -1,0 +1,115 @@
+"""What would the model say with some of its sublayers left out? Asked of positions that it has already computed.
+
+Each position's query reads the full model's keys and values for the past, which the cache holds, and its own for
+itself: what the first token of a draft sees there. So many positions go through in one pass, nothing is written, and
+the cache is not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from swift_backend.kv_cache import KVCache
+from swift_backend.model.decoder import Decoder
+from swift_backend.model.layers import AttentionSublayer, Rotary
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The committed slots [start, start + length) of a sequence, and what its rows may see of them.
+
+    hidden, hidden_in_window: bool [rows, length], True where a row may not look, in full and in windowed layers.
+    """
+
+    start: int
+    length: int
+    hidden: torch.Tensor
+    hidden_in_window: torch.Tensor
+
+    @classmethod
+    def of(cls, start: int, positions: torch.Tensor, window: int | None) -> Past:
+        """For rows at these positions, int64 [rows]; the cache must hold all before the last of them."""
+        length = int(positions.max())
+        columns = torch.arange(length, device=positions.device)[None, :]
+        hidden = columns >= positions[:, None]
+        return cls(start, length, hidden, hidden | (columns <= positions[:, None] - window) if window else hidden)
+
+    def repeated(self, times: int) -> Past:
+        """For the same rows several times over."""
+        hidden, windowed = self.hidden.repeat(times, 1), self.hidden_in_window.repeat(times, 1)
+        return Past(self.start, self.length, hidden, windowed)
+
+
+@torch.inference_mode()
+def shadow_logits(
+    decoder: Decoder, cache: KVCache, extent_start: int, token_ids: Seq[int], positions: Seq[int], skips: Seq[int]
+) -> torch.Tensor:
+    """Logits, float32 [len(skips), positions, vocab], of the model without the sublayers in each mask of skips.
+
+    token_ids: the tokens at these positions of one sequence, whose extent begins at slot extent_start; the cache holds
+    the full model's keys and values of everything before them. Bit i of a mask is sublayer i.
+    """
+    device = decoder.embedding.device
+    at = torch.tensor(positions, dtype=torch.int64, device=device)
+    tokens = torch.tensor(token_ids, dtype=torch.int64, device=device)
+    past = Past.of(extent_start, at, decoder.config.window)
+    tree = _Tree(F.embedding(tokens, decoder.embedding).to(decoder.activation_dtype), skips)
+    cos, sin = decoder.rotary
+    for index, sublayer in enumerate(decoder.sublayers):
+        chosen = tree.branches(index)
+        if not chosen:
+            continue
+        x = torch.cat([tree.states[one] for one in chosen])
+        if isinstance(sublayer, AttentionSublayer):
+            rotary = (cos[at].repeat(len(chosen), 1, 1), sin[at].repeat(len(chosen), 1, 1))
+            y = x + sublayer.out(_attend(sublayer, x, past.repeated(len(chosen)), cache, rotary))
+        else:
+            y = sublayer.apply(x)
+        tree.grow(index, dict(zip(chosen, y.split(len(positions)), strict=True)))
+    logits = decoder.head(decoder.norm(torch.cat(tree.states))).float()
+    return logits.view(len(tree.states), len(positions), -1)[tree.owner]
+
+
+class _Tree:
+    """The hidden states of all candidates, [positions, hidden] each; those who skipped alike so far share one."""
+
+    def __init__(self, state: torch.Tensor, skips: Seq[int]) -> None:
+        self.states = [state]
+        self.owner = [0] * len(skips)
+        self._skips = skips
+
+    def branches(self, sublayer: int) -> list[int]:
+        """The states that somebody wants this sublayer applied to."""
+        wanted = {one for one, skip in zip(self.owner, self._skips, strict=True) if not skip >> sublayer & 1}
+        return sorted(wanted)
+
+    def grow(self, sublayer: int, computed: dict[int, torch.Tensor]) -> None:
+        """Move on to the states after the sublayer: computed, or as they were where it is skipped."""
+        kept = [not skip >> sublayer & 1 for skip in self._skips]
+        keys = list(zip(self.owner, kept, strict=True))
+        distinct = list(dict.fromkeys(keys))
+        self.states = [computed[one] if keep else self.states[one] for one, keep in distinct]
+        self.owner = [distinct.index(key) for key in keys]
+
+
+def _attend(sublayer: AttentionSublayer, x: torch.Tensor, past: Past, cache: KVCache, rotary: Rotary) -> torch.Tensor:
+    """Attention of rows x [rows, hidden] over the past and themselves: [rows, heads * head_dim]."""
+    heads, kv_heads, size = sublayer.num_heads, sublayer.num_kv_heads, sublayer.head_dim
+    keys, values = cache.keys[sublayer.layer][0], cache.values[sublayer.layer][0]
+    projected = sublayer.project(x, keys.dtype, rotary)
+    rows, group = x.shape[0], heads // kv_heads
+    query = projected[:, :heads].view(rows, kv_heads, group, size)
+    own_key, own_value = projected[:, heads:].split(kv_heads, dim=1)  # [rows, kv_heads, head_dim] each
+    by_head = query.transpose(0, 1).reshape(kv_heads, rows * group, size)
+    scores = by_head @ keys.narrow(1, past.start, past.length).transpose(-1, -2)
+    hidden = past.hidden_in_window if sublayer.windowed else past.hidden
+    scores = scores.view(kv_heads, rows, group, -1).masked_fill(hidden[None, :, None, :], -torch.inf)
+    own = (query * own_key.unsqueeze(2)).sum(-1).transpose(0, 1).unsqueeze(-1)  # [kv_heads, rows, group, 1]
+    weights = torch.softmax(torch.cat((scores, own), dim=-1) * sublayer.scale, dim=-1)
+    seen = weights[..., :-1].reshape(kv_heads, rows * group, -1) @ values.narrow(1, past.start, past.length)
+    out = seen.view(kv_heads, rows, group, size) + weights[..., -1:] * own_value.transpose(0, 1).unsqueeze(2)
+    return out.permute(1, 0, 2, 3).reshape(rows, heads * size)

@@ -1,0 +1,229 @@
+"""Which layer sets suit a model and its traffic? `python -m swift_backend.optimize --model M --dataset F --out FILE`
+
+Answers prompts with the full model, tries layer sets on the answers, and writes the best ones to a file, with what they
+would have brought for each prompt. SWIFT_LAYER_SETS=FILE has a server start from them; `speculation="static"` uses the
+one that is best over all, and no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from swift_backend.config import DTYPES
+from swift_backend.errors import InvalidRequest, SwiftError
+from swift_backend.llm import SwiftLLM
+from swift_backend.params import SamplingParams
+from swift_backend.request_keys import is_text
+from swift_backend.speculation.corpus import Corpus, Text
+from swift_backend.speculation.offline import OfflineSearch, Scored
+from swift_backend.speculation.pool import SHIPPED, Arm, Pool, save_pool
+from swift_backend.text.tokenizer import Tokenizer
+
+# One for all traffic, and the next best, which may suit some of it better.
+MOST_SETS = 4
+# Prompts that are answered together.
+AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A prompt and where it comes from."""
+
+    category: str
+    prompt: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; 1 with one line of error where a file, or the model, cannot be used."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return 0 if optimize(arguments, Console()) else 1
+    except (SwiftError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def optimize(arguments: argparse.Namespace, console: Console) -> bool:
+    """Search, show and write down; False, with a warning, where it cannot be written."""
+    rows = read_rows(arguments.dataset, arguments.per_category)
+    if arguments.out.is_dir():  # now, and not after all the work
+        raise InvalidRequest("out", f"out must be a file, and {arguments.out} is a folder")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    llm = SwiftLLM(arguments.model, arguments.dtype, prefix_cache=False, kv_cache_tokens=arguments.kv_cache_tokens)
+    with Progress(console=console) as progress:
+        corpus = make_corpus(llm, rows, arguments.tokens, progress)
+        search = OfflineSearch(
+            corpus, llm.engine.costs, most_draft_tokens=arguments.most_draft_tokens, positions=arguments.positions
+        )
+        found = find_sets(search, corpus, arguments.most_skipped, progress)
+    console.print(report(search, corpus, found, arguments.tokens))
+    return save_pool(arguments.out, make_pool(corpus, found, arguments.tokens))
+
+
+def read_rows(files: Iterable[Path], per_category: int) -> list[Row]:
+    """The first turns of the first prompts of each category; rows of Spec-Bench's format, others are InvalidRequest."""
+    found: dict[str, list[Row]] = {}
+    for file in files:
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+            if line.strip():
+                row = _row(line, f"dataset {file}, line {number}")
+                if len(found.setdefault(row.category, [])) < per_category:
+                    found[row.category].append(row)
+    return [row for rows in found.values() for row in rows]
+
+
+def _row(line: bytes, place: str) -> Row:
+    try:
+        content = json.loads(line)
+        category, prompt = content["category"], content["turns"][0]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise InvalidRequest("dataset", f'{place}: must be {{"category": …, "turns": [prompt, …], …}}') from None
+    if not all(isinstance(value, str) and is_text(value) for value in (category, prompt)):
+        raise InvalidRequest("dataset", f"{place}: category and turns must be text")
+    return Row(category, prompt)
+
+
+def make_corpus(llm: SwiftLLM, rows: Sequence[Row], tokens: int, progress: Progress) -> Corpus:
+    """The prompts with the full model's answers; says how many are left out, and raises InvalidRequest if all are."""
+    engine = llm.engine
+    room = min(engine.context_length, engine.runner.cache.capacity) - tokens
+    prompts = [(row.category, _encode(engine.tokenizer, row.prompt)) for row in rows]
+    fitting = [(category, prompt) for category, prompt in prompts if 0 < len(prompt) <= room]
+    answers = _answers(llm, [prompt for _, prompt in fitting], tokens, progress)
+    corpus = Corpus(engine.runner)
+    added = [corpus.add(*one, answer) for one, answer in zip(fitting, answers, strict=True)]
+    left_out = {
+        f"empty, or longer than {room} tokens": len(rows) - len(fitting),
+        "the cache is full, see --kv-cache-tokens": added.count(False),
+    }
+    for reason, count in left_out.items():
+        if count:
+            progress.console.print(f"{count} of {len(rows)} prompts left out: {reason}")
+    if not corpus.texts:
+        raise InvalidRequest("dataset", "dataset holds no prompt that can be used")
+    return corpus
+
+
+def _answers(llm: SwiftLLM, prompts: Sequence[list[int]], tokens: int, progress: Progress) -> list[list[int]]:
+    task = progress.add_task("answers", total=len(prompts))
+    params = SamplingParams(max_tokens=tokens, speculation="off")
+    answers: list[list[int]] = []
+    for begin in range(0, len(prompts), AT_ONCE):
+        answers += [out.token_ids for out in llm.generate(prompts[begin : begin + AT_ONCE], params)]
+        progress.update(task, completed=len(answers))
+    return answers
+
+
+def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """As a user's message where the model has a chat template."""
+    if tokenizer.has_chat_template:
+        return tokenizer.encode_chat([{"role": "user", "content": prompt}])
+    return tokenizer.encode(prompt)
+
+
+def find_sets(search: OfflineSearch, corpus: Corpus, most_skipped: float, progress: Progress) -> list[Scored]:
+    """The fastest set for all texts, and some smaller and larger ones that come next."""
+    steps = search.steps(most_skipped)
+    if not steps:
+        raise InvalidRequest("most_skipped", "most_skipped leaves no sublayer of this model to be skipped")
+    task = progress.add_task("layer sets", total=steps + 2)
+    found: list[Scored] = []
+    for scored in search.descend(corpus.texts, most_skipped):
+        found.append(scored)
+        progress.update(task, advance=1, description=f"c {scored.draft_ratio:.2f}: {scored.speed_up:.2f}x")
+    best = search.exchange(max(found, key=lambda scored: scored.speed_up), corpus.texts)
+    progress.update(task, completed=steps + 2)
+    others = sorted(found, key=lambda scored: -scored.speed_up)
+    return [best, *(one for one in others if one.layer_set != best.layer_set)][:MOST_SETS]
+
+
+def make_pool(corpus: Corpus, found: Sequence[Scored], tokens: int) -> Pool:
+    """The sets with what their drafts would have brought on each text, as records of their prompts."""
+    pool = Pool(found[0].layer_set.num_layers)
+    for scored in found:
+        pool.add(scored.layer_set.skip_mask, SHIPPED)
+    masks = [scored.layer_set.skip_mask for scored in found]
+    for text, trial in zip(corpus.texts, corpus.trials(masks, tokens), strict=True):
+        for i, mask in enumerate(masks):
+            right, tried = float(trial.matches[i].sum()), float(trial.matches.shape[1])
+            pool.remember(text.profile.values, mask, tried, right)
+            _note(pool.arm(mask), trial.confidence[i].tolist(), trial.matches[i].tolist())
+    return pool
+
+
+def _note(arm: Arm | None, confidence: list[float], matches: list[bool]) -> None:
+    assert arm is not None
+    for sure, right in zip(confidence, matches, strict=True):
+        arm.first.note(sure, right)
+
+
+def report(search: OfflineSearch, corpus: Corpus, found: Sequence[Scored], tokens: int) -> Table:
+    """How the sets do in each category: c, α, and tokens per second over plain decoding."""
+    table = Table("category", *(f"{scored.layer_set.skip_mask:#x}" for scored in found), title="layer sets")
+    masks = [scored.layer_set.skip_mask for scored in found]
+    for category, texts in by_category(corpus).items():
+        table.add_row(category, *(_cell(scored) for scored in search.score(masks, tokens, texts)))
+    table.add_row("all", *(_cell(scored) for scored in search.score(masks, tokens)))
+    return table
+
+
+def by_category(corpus: Corpus) -> dict[str, list[Text]]:
+    """The texts of each category."""
+    found: dict[str, list[Text]] = {}
+    for text in corpus.texts:
+        found.setdefault(text.category, []).append(text)
+    return found
+
+
+def _cell(scored: Scored) -> str:
+    return f"{scored.speed_up:.2f}x  c {scored.draft_ratio:.2f}  α {scored.played.alpha:.2f}  γ {scored.length}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m swift_backend.optimize",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", help="directory, hub id or .gguf file; the default model if left out")
+    add("--dtype", default="auto", choices=DTYPES)
+    add("--dataset", type=Path, action="append", required=True, metavar="FILE.jsonl", help="may be given several times")
+    add("--out", type=Path, required=True, metavar="FILE.json")
+    add("--per-category", type=_whole(1), default=3, help="prompts of each category (default: 3)")
+    add("--tokens", type=_whole(1), default=48, help="of each answer (default: 48)")
+    add("--positions", type=_whole(1), default=16, help="of each answer, while sets are compared (default: 16)")
+    add("--most-draft-tokens", type=_whole(1), default=5, help="the longest draft (default: 5)")
+    add("--most-skipped", type=_share, default=0.65, help="share of the sublayers (default: 0.65)")
+    add("--kv-cache-tokens", type=_whole(2), default=16384, help="for all texts at once (default: 16384)")
+    return parser
+
+
+def _whole(low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"must be >= {low}, got {value}")
+        return value
+
+    return parse
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"must be in (0, 1], got {value}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

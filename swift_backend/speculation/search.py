@@ -1,0 +1,164 @@
+"""Which layer set drafts fastest on the traffic at hand? Tried between rounds, in a small share of the time.
+
+The paper's search, with what its released code gets wrong put right (../shared/reference, §2 B12–B16): a candidate and
+the incumbent are always tried on the same positions, so that no score is of another topic or of luck; prompts count as
+well as answers, from the first token on; and all of it belongs to one engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from swift_backend.runner import Runner
+from swift_backend.sequence import Sequence
+from swift_backend.speculation.cost_model import CostModel
+from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.matchness import Trial, try_sets
+from swift_backend.speculation.proposals import Proposals
+
+# The latest tokens of a text, of which positions are drawn, and how many at a time.
+WINDOW = 96
+LEAST_POSITIONS, MOST_POSITIONS = 4, 32
+# A candidate gives up its turn when it is not so much faster after the least positions, or has not won after the most.
+# To win it must have been tried enough, and be faster by so many standard errors: winners by luck would be worse than
+# the incumbent more often than not, and one after another leads downhill.
+LEAST_TRIED, ENOUGH, MOST_TRIED = 8, 32, 512
+MARGIN, SURE = 0.01, 2.0
+PRIOR_ALPHA, PRIOR_WEIGHT = 0.7, 4.0
+# A trial may take so many times a plain token, for more than the least positions: where rows cost next to nothing.
+LONGEST = 1.5
+
+
+@dataclass(slots=True)
+class Race:
+    """A candidate against the incumbent: positions that both were tried at, and how often each was right.
+
+    differed: how often one of them was and the other was not; only this is a matter of luck.
+    """
+
+    skip_mask: int
+    tried: int = 0
+    right: int = 0
+    incumbent_right: int = 0
+    differed: int = 0
+
+    def note(self, trial: Trial) -> None:
+        """Count a trial of (incumbent, candidate)."""
+        self.tried += trial.matches.shape[1]
+        self.incumbent_right += int(trial.matches[0].sum())
+        self.right += int(trial.matches[1].sum())
+        self.differed += int((trial.matches[0] != trial.matches[1]).sum())
+
+    @property
+    def surely_right(self) -> float:
+        """How often the candidate was right, less what may be luck."""
+        return max(0.0, self.right - SURE * (self.differed + 1) ** 0.5)
+
+
+class OnlineSearch:
+    """Keeps the best set so far, the incumbent, and tries others against it.
+
+    share: of the time that decoding takes. on_trial: told of each set that was tried, its right positions and all.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        costs: CostModel,
+        proposals: Proposals,
+        *,
+        most_draft_tokens: int,
+        share: float = 0.02,
+        seed: int = 0,
+        on_trial: Callable[[int, int, int, Sequence], None] = lambda mask, right, tried, sequence: None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.incumbent: int | None = None
+        self.seconds = 0.0
+        self._runner, self._costs, self._proposals = runner, costs, proposals
+        self._most = most_draft_tokens
+        self._share = share
+        self._random = random.Random(seed)
+        self._on_trial = on_trial
+        self._clock = clock
+        self._race: Race | None = None
+        self._earned = 0.0
+
+    @property
+    def layer_set(self) -> LayerSet | None:
+        """The incumbent as a set."""
+        return None if self.incumbent is None else LayerSet(self._costs.num_layers, self.incumbent)
+
+    def begin_with(self, skip_mask: int) -> None:
+        """Start from this set, if there is none yet."""
+        if self.incumbent is None:
+            self.incumbent = skip_mask
+
+    def suggest(self, skip_mask: int) -> None:
+        """Try this set next, if nothing is being tried and it is another one that leaves something out."""
+        if self.incumbent is not None and self._race is None and skip_mask not in (0, self.incumbent):
+            self._race = Race(skip_mask)
+
+    def round_done(self, sequence: Sequence, seconds: float) -> float:
+        """A sequence that takes part has decoded for so long: try something on its text once that is earned.
+
+        Returns the seconds that it took; the engine's thread, between two rounds.
+        """
+        self._earned += self._share * seconds
+        count = self._affordable(sequence.kv_len)
+        if self.incumbent is None or not count:
+            return 0.0
+        started = self._clock()
+        if self._race is None:  # within the time: a Gaussian process may be asked
+            self.suggest(self._proposals.propose(self.incumbent))
+        if self._race is not None:
+            self._try(sequence, self._race, count)
+        took = self._clock() - started
+        self._earned -= took
+        self.seconds += took
+        return took
+
+    def _try(self, sequence: Sequence, race: Race, count: int) -> None:
+        """Go on with a race, at some of the latest positions whose past the cache holds."""
+        assert self.incumbent is not None and sequence.extent is not None
+        last = sequence.kv_len
+        positions = sorted(self._random.sample(range(max(0, last - WINDOW), last), count))
+        masks = [self.incumbent, race.skip_mask]
+        trial = try_sets(self._runner, sequence.extent.start, sequence.tokens, positions, masks)
+        race.note(trial)
+        for mask, matches in zip(masks, trial.matches, strict=True):
+            self._on_trial(mask, int(matches.sum()), count, sequence)
+        self._judge(race, last)
+
+    def _judge(self, race: Race, context: int) -> None:
+        """Promote the candidate, give it up, or try it further."""
+        assert self.incumbent is not None
+        tried = race.tried
+        to_beat = self._speed(self.incumbent, race.incumbent_right, tried, context)
+        ahead = self._speed(race.skip_mask, race.right, tried, context) - to_beat
+        won = tried >= ENOUGH and self._speed(race.skip_mask, race.surely_right, tried, context) > to_beat
+        if won or tried >= MOST_TRIED or (tried >= LEAST_TRIED and ahead < MARGIN):
+            self._proposals.note(race.skip_mask, ahead)
+            self.incumbent, self._race = race.skip_mask if won else self.incumbent, None
+
+    def _speed(self, skip_mask: int, right: float, tried: int, context: int) -> float:
+        """Expected tokens per second over plain decoding; below 1 where drafts lose."""
+        alpha = (right + PRIOR_ALPHA * PRIOR_WEIGHT) / (tried + PRIOR_WEIGHT)
+        return self._costs.drafting_speed(alpha, skip_mask, context, self._most)
+
+    def _affordable(self, length: int) -> int:
+        """At how many positions of a text of this length a trial may be made: none until it is earned."""
+        count = LEAST_POSITIONS
+        if length < count or self._earned < self._expected(count, length):
+            return 0
+        longest = LONGEST * self._costs.seconds(1, length)
+        while 2 * count <= min(MOST_POSITIONS, length) and self._expected(2 * count, length) <= longest:
+            count *= 2
+        return count
+
+    def _expected(self, positions: int, context: int) -> float:
+        """Seconds of a trial: the full model, the incumbent and a candidate at each position."""
+        return self._costs.seconds(3 * positions, context)
