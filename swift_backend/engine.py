@@ -183,7 +183,12 @@ class Engine:
             return [Draft() for _ in plan]
 
     def _search(self, plan: list[Work], drafts: list[Draft], verdicts: Seq[Verdict | None], seconds: float) -> None:
-        """Let the sequences that decode try other layer sets, in the share of the time that is for it."""
+        """Let the sequences that decode try other layer sets, in the share of the time that is for it.
+
+        Not in a batch in which nobody drafts: there the time is better spent on tokens.
+        """
+        if len(plan) > 1 and not any(draft.passes for draft in drafts):
+            return
         for work, draft, verdict in zip(plan, drafts, verdicts, strict=True):
             sequence = work.sequence
             if verdict is not None and sequence.num_output_tokens > 1 and not sequence.finished:
