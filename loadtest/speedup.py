@@ -7,6 +7,7 @@ is Σ tokens / Σ seconds of decoding; the time of prompts is left out, and the 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from rich.table import Table
 
 from swift_backend import Completion, SamplingParams, SwiftLLM
 from swift_backend.request_keys import SPECULATION_MODES
+from swift_backend.text import dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +128,13 @@ def read_prompts(
     llm: SwiftLLM, files: Iterable[Path], per_category: int, prompt_format: str | None, longest: int
 ) -> list[Prompt]:
     """The first turns of each category's first prompts of at most so many tokens."""
-    tokenizer = llm.engine.tokenizer
-    chat = tokenizer.has_chat_template if prompt_format is None else prompt_format == "chat"
-    found: dict[str, list[Prompt]] = {}
-    for file in files:
-        for line in file.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            prompts = found.setdefault(row["category"], [])
-            if len(prompts) < per_category:
-                text = row["turns"][0]
-                ids = tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
-                if len(ids) <= longest:
-                    prompts.append(Prompt(row["category"], ids))
-    return [prompt for prompts in found.values() for prompt in prompts]
+    chat = None if prompt_format is None else prompt_format == "chat"
+    found: list[Prompt] = []
+    for category, rows in dataset.by_category(row for file in files for row in dataset.read_rows(file)).items():
+        ids = (dataset.encode_prompt(llm.engine.tokenizer, row.prompt, chat=chat) for row in rows)
+        short = (one for one in ids if len(one) <= longest)
+        found += [Prompt(category, one) for one in itertools.islice(short, per_category)]
+    return found
 
 
 def measure(

@@ -8,10 +8,8 @@ one that is best over all, and no other.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -22,24 +20,17 @@ from swift_backend.config import DTYPES
 from swift_backend.errors import InvalidRequest, SwiftError
 from swift_backend.llm import SwiftLLM
 from swift_backend.params import SamplingParams
-from swift_backend.request_keys import is_text
 from swift_backend.speculation.corpus import Corpus, Text
 from swift_backend.speculation.offline import OfflineSearch, Scored
-from swift_backend.speculation.pool import SHIPPED, Arm, Pool, save_pool
-from swift_backend.text.tokenizer import Tokenizer
+from swift_backend.speculation.pool import SHIPPED, Pool, save_pool
+from swift_backend.speculation.pool_entries import Arm
+from swift_backend.text import dataset
+from swift_backend.text.dataset import Row
 
 # One for all traffic, and the next best, which may suit some of it better.
 MOST_SETS = 4
 # Prompts that are answered together.
 AT_ONCE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A prompt and where it comes from."""
-
-    category: str
-    prompt: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def optimize(arguments: argparse.Namespace, console: Console) -> bool:
     """Search, show and write down; False, with a warning, where it cannot be written."""
-    rows = read_rows(arguments.dataset, arguments.per_category)
+    rows = first_rows(arguments.dataset, arguments.per_category)
     if arguments.out.is_dir():  # now, and not after all the work
         raise InvalidRequest("out", f"out must be a file, and {arguments.out} is a folder")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -69,34 +60,17 @@ def optimize(arguments: argparse.Namespace, console: Console) -> bool:
     return save_pool(arguments.out, make_pool(corpus, found, arguments.tokens))
 
 
-def read_rows(files: Iterable[Path], per_category: int) -> list[Row]:
-    """The first turns of the first prompts of each category; rows of Spec-Bench's format, others are InvalidRequest."""
-    found: dict[str, list[Row]] = {}
-    for file in files:
-        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
-            if line.strip():
-                row = _row(line, f"dataset {file}, line {number}")
-                if len(found.setdefault(row.category, [])) < per_category:
-                    found[row.category].append(row)
-    return [row for rows in found.values() for row in rows]
-
-
-def _row(line: bytes, place: str) -> Row:
-    try:
-        content = json.loads(line)
-        category, prompt = content["category"], content["turns"][0]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise InvalidRequest("dataset", f'{place}: must be {{"category": …, "turns": [prompt, …], …}}') from None
-    if not all(isinstance(value, str) and is_text(value) for value in (category, prompt)):
-        raise InvalidRequest("dataset", f"{place}: category and turns must be text")
-    return Row(category, prompt)
+def first_rows(files: Iterable[Path], per_category: int) -> list[Row]:
+    """The first rows of each category."""
+    found = dataset.by_category(row for file in files for row in dataset.read_rows(file))
+    return [row for rows in found.values() for row in rows[:per_category]]
 
 
 def make_corpus(llm: SwiftLLM, rows: Sequence[Row], tokens: int, progress: Progress) -> Corpus:
     """The prompts with the full model's answers; says how many are left out, and raises InvalidRequest if all are."""
     engine = llm.engine
     room = min(engine.context_length, engine.runner.cache.capacity) - tokens
-    prompts = [(row.category, _encode(engine.tokenizer, row.prompt)) for row in rows]
+    prompts = [(row.category, dataset.encode_prompt(engine.tokenizer, row.prompt)) for row in rows]
     fitting = [(category, prompt) for category, prompt in prompts if 0 < len(prompt) <= room]
     answers = _answers(llm, [prompt for _, prompt in fitting], tokens, progress)
     corpus = Corpus(engine.runner)
@@ -121,13 +95,6 @@ def _answers(llm: SwiftLLM, prompts: Sequence[list[int]], tokens: int, progress:
         answers += [out.token_ids for out in llm.generate(prompts[begin : begin + AT_ONCE], params)]
         progress.update(task, completed=len(answers))
     return answers
-
-
-def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """As a user's message where the model has a chat template."""
-    if tokenizer.has_chat_template:
-        return tokenizer.encode_chat([{"role": "user", "content": prompt}])
-    return tokenizer.encode(prompt)
 
 
 def find_sets(search: OfflineSearch, corpus: Corpus, most_skipped: float, progress: Progress) -> list[Scored]:

@@ -7,6 +7,7 @@ the stub has died      Triton says it is ready, and neither the open requests no
 b"stop" from the stub  the engine has failed: SIGTERM to the server, and SIGKILL if it does not end in time
 the server is stopping the stub is not told before all requests have ended: so it is told here, b"stopping SECONDS\\n",
                        and SIGKILL ends a server that is there long after its own time limit
+                       (not told of a stop within the first quarter of a second after it began to listen)
 the server has died    its stubs stay: SIGKILL to the stub
 b"bye" from the stub   the model was unloaded: nothing to do any more
 """
@@ -24,8 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LOOK_SECONDS = 1.0
-# Until the server has opened its doors, …
+# Until the server has opened its doors, which it does one after the other, …
 FIRST_LOOK_SECONDS = 0.25
+OPENING_SECONDS = 5.0
 # … while one seems to be closed, …
 NEXT_LOOK_SECONDS = 0.1
 LOOKS = 4
@@ -87,6 +89,7 @@ class Watch:
         self._doors: set[str] = set()
         self._missed: dict[str, int] = {}
         self._tables_at = 0.0
+        self._opened_at = float("inf")
         self._kill_at = float("inf")
 
     def run(self) -> None:
@@ -108,17 +111,25 @@ class Watch:
     def _pause(self) -> float:
         if self._missed:
             return NEXT_LOOK_SECONDS
-        return LOOK_SECONDS if self._doors else FIRST_LOOK_SECONDS
+        return FIRST_LOOK_SECONDS if self._opening else LOOK_SECONDS
+
+    @property
+    def _opening(self) -> bool:
+        """Whether there may be a door that we have not seen yet; the one that closes first could be it."""
+        return time.monotonic() < self._opened_at + OPENING_SECONDS
 
     def _look_at_doors(self) -> None:
         """A server that is stopping begins by closing the sockets that it listens on."""
         if self._kill_at == float("inf"):
             if self._sockets_are_open():
                 return
-            self._tables_at = time.monotonic() + TABLES_SECONDS
+            now = time.monotonic()
+            self._tables_at = now + TABLES_SECONDS
             doors = _listening(self._server.pid, self._ports)
             if doors is None:
                 return
+            if doors - self._doors:
+                self._opened_at = now
             # Several looks, since the kernel's tables may lack a line while connections come and go.
             self._missed = {door: self._missed.get(door, 0) + 1 for door in self._doors - doors}
             if max(self._missed.values(), default=0) >= LOOKS:
@@ -131,7 +142,7 @@ class Watch:
 
     def _sockets_are_open(self) -> bool:
         """Whether there is no need for the tables now: the doors' sockets are still the server's."""
-        if self._missed or not self._doors or time.monotonic() >= self._tables_at:
+        if self._missed or self._opening or time.monotonic() >= self._tables_at:
             return False
         with contextlib.suppress(OSError):
             return self._doors <= _sockets(self._server.pid)

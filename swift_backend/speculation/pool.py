@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from swift_backend.speculation.pool_entries import PRIOR_ALPHA, Arm, Record, parse_arm, parse_record, part
 from swift_backend.stored_json import read_json, write_json
 
 POOL_VERSION = 1
 SHIPPED = "shipped"
-# Bucket i holds draft tokens whose probability is in [edge i - 1, edge i).
-CONFIDENCE_EDGES = (0.5, 0.65, 0.8, 0.9, 0.95)
 # An arm's evidence fades with each of its tokens: after 700 that are different, what was before counts half.
 MEMORY = 0.999
-# What is taken for an arm's acceptance before there is evidence, and how many tokens that counts as.
-PRIOR_ALPHA = 0.7
-PRIOR_WEIGHT = 8.0
 # How many tokens of similar prompts count as much as all that an arm ever did.
 PRIOR_TOKENS = 32.0
 # Squared distance, on average over the coordinates, at which a record counts 1/e: two prompts drawn at random are 2
@@ -33,79 +27,6 @@ BANDWIDTH = 0.5
 LEAST_DEVIATION = 1e-3
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
-
-def _no_tokens() -> list[float]:
-    return [0.0] * (len(CONFIDENCE_EDGES) + 1)
-
-
-@dataclass(slots=True)
-class Evidence:
-    """Draft tokens, and those of them that were accepted, by how sure the draft was: a count for each bucket."""
-
-    drafted: list[float] = field(default_factory=_no_tokens)
-    accepted: list[float] = field(default_factory=_no_tokens)
-
-    def note(self, confidence: float, accepted: bool) -> None:
-        """Count a token that was drafted with this probability."""
-        bucket = bisect_right(CONFIDENCE_EDGES, confidence)
-        self.drafted[bucket] += 1
-        self.accepted[bucket] += accepted
-
-    def fade(self, factor: float) -> None:
-        """Count what is known a little less."""
-        self.drafted = [factor * count for count in self.drafted]
-        self.accepted = [factor * count for count in self.accepted]
-
-    def alpha(self, prior_alpha: float, prior_weight: float) -> float:
-        """The share of tokens that were accepted; the prior counts as prior_weight tokens."""
-        return _share(sum(self.accepted), sum(self.drafted), prior_alpha, prior_weight)
-
-    def alpha_at(self, confidence: float, prior_alpha: float, prior_weight: float) -> float:
-        """The same of tokens about as sure as this one."""
-        bucket = bisect_right(CONFIDENCE_EDGES, confidence)
-        return _share(self.accepted[bucket], self.drafted[bucket], prior_alpha, prior_weight)
-
-
-def _share(accepted: float, drafted: float, prior_alpha: float, prior_weight: float) -> float:
-    weight = drafted + prior_weight
-    return (accepted + prior_alpha * prior_weight) / weight if weight else prior_alpha
-
-
-@dataclass(slots=True)
-class Arm:
-    """A layer set, and how it did as the first draft token of a round and as a later one.
-
-    A later token counts only where all before it were accepted. origin: who proposed it, as "shipped", "similarity",
-    "search" or "knapsack".
-    """
-
-    skip_mask: int
-    origin: str
-    first: Evidence = field(default_factory=Evidence)
-    later: Evidence = field(default_factory=Evidence)
-
-    @property
-    def drafted(self) -> float:
-        """How many tokens speak for or against it."""
-        return sum(self.first.drafted) + sum(self.later.drafted)
-
-    @property
-    def alpha(self) -> float:
-        """The share of all its tokens that were accepted, with a prior."""
-        accepted = sum(self.first.accepted) + sum(self.later.accepted)
-        return _share(accepted, self.drafted, PRIOR_ALPHA, PRIOR_WEIGHT)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Record:
-    """A finished request: how a layer set did on its text, and what its prompt did to the hidden states."""
-
-    skip_mask: int
-    drafted: float
-    accepted: float
-    profile: torch.Tensor  # float32 [n], see similarity.Profile
 
 
 class Pool:
@@ -211,15 +132,15 @@ class Pool:
     @classmethod
     def from_content(cls, num_layers: int, content: Any) -> Pool:
         """The pool that to_content told of. Raises ValueError, with the reason, for anything that it cannot have."""
-        if (theirs := _part(content, "num_layers", int)) != num_layers:
+        if (theirs := part(content, "num_layers", int)) != num_layers:
             raise ValueError(f"it is for {theirs} layers, and not for {num_layers}")
         pool = cls(num_layers)
-        for one in _part(content, "arms", list):
-            arm = _arm(one, num_layers)
+        for one in part(content, "arms", list):
+            arm = parse_arm(one, num_layers)
             if arm.skip_mask in pool._arms:
                 raise ValueError(f"arm {arm.skip_mask:#x} is there twice")
             pool._arms[arm.skip_mask] = arm
-        records = [_record(one, num_layers) for one in _part(content, "records", list)]
+        records = [parse_record(one, num_layers) for one in part(content, "records", list)]
         if strangers := [record for record in records if record.skip_mask not in pool._arms]:
             raise ValueError(f"a record is of {strangers[0].skip_mask:#x}, which is no arm")
         if len({record.profile.shape for record in records}) > 1:
@@ -276,53 +197,3 @@ def load_pool(path: Path, num_layers: int) -> Pool:
 def save_pool(path: Path, pool: Pool) -> bool:
     """Write it down, and tell whether that could be done."""
     return write_json(path, POOL_VERSION, pool.to_content())
-
-
-def _arm(content: Any, num_layers: int) -> Arm:
-    first, later = (_evidence(_part(content, name, dict)) for name in ("first", "later"))
-    return Arm(_mask(content, num_layers), _part(content, "origin", str), first, later)
-
-
-def _evidence(content: Any) -> Evidence:
-    drafted, accepted = (_numbers(_part(content, name, list), least=0) for name in ("drafted", "accepted"))
-    if not len(drafted) == len(accepted) == len(CONFIDENCE_EDGES) + 1:
-        raise ValueError(f"evidence must have {len(CONFIDENCE_EDGES) + 1} buckets")
-    if any(right > every for right, every in zip(accepted, drafted, strict=True)):
-        raise ValueError("more tokens are accepted than drafted")
-    return Evidence(drafted, accepted)
-
-
-def _record(content: Any, num_layers: int) -> Record:
-    values = [content.get(name) if isinstance(content, dict) else None for name in ("drafted", "accepted")]
-    drafted, accepted = _numbers(values, least=0)
-    if not 0 < drafted >= accepted:
-        raise ValueError("a record must have drafted tokens, and no more accepted ones")
-    profile = torch.tensor(_numbers(_part(content, "profile", list)), dtype=torch.float32)
-    return Record(_mask(content, num_layers), drafted, accepted, profile)
-
-
-def _mask(content: Any, num_layers: int) -> int:
-    text = _part(content, "skip_mask", str)
-    try:
-        skip_mask = int(text, 16)
-    except ValueError:
-        raise ValueError("skip_mask must be hexadecimal") from None
-    if not 0 <= skip_mask < 1 << 2 * num_layers:
-        raise ValueError(f"skip_mask must be of {2 * num_layers} bits")
-    return skip_mask
-
-
-def _numbers(values: list[Any], least: float = -math.inf) -> list[float]:
-    """Finite numbers of float32's range, and at least `least`."""
-    most = torch.finfo(torch.float32).max
-    if not all(type(value) in (int, float) and max(least, -most) <= value <= most for value in values):
-        raise ValueError("a number is out of range, or is none")
-    return [float(value) for value in values]
-
-
-def _part(content: Any, name: str, kind: type[_T]) -> _T:
-    """content[name], if it is of this type."""
-    value = content.get(name) if isinstance(content, dict) else None
-    if type(value) is not kind:
-        raise ValueError(f"{name} must be of type {kind.__name__}")
-    return value

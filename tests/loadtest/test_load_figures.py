@@ -13,7 +13,7 @@ from loadtest.concurrency import Level, _divergence, falling
 from loadtest.figures import _LABEL, _LINE, difference, total
 from loadtest.grpc_stream import Chunk
 from loadtest.prompts import read_prompts
-from loadtest.soak import Result, growth
+from loadtest.soak_outcome import Result, growth
 from loadtest.stalls import gaps_of
 
 

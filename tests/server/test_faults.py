@@ -24,6 +24,8 @@ from tests.server.processes import is_gone, regions, stubs, within
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 EXIT_TIMEOUT = 20.0
+# A watch has seen the doors of a server that has been up for so long, also on a busy machine.
+UP_SECONDS = 1.5
 LASTING = {"max_tokens": 30_000, "ignore_eos": True, "speculation": "off"}
 
 
@@ -62,6 +64,7 @@ def iter_into(chunks: list[Chunk], news: Iterator[Chunk]) -> Iterator[Chunk]:
 @pytest.fixture
 def server(lasting_environment: dict[str, str]) -> Iterator[RunningServer]:
     with running_server(environment=lasting_environment, exit_timeout=EXIT_TIMEOUT) as running:
+        time.sleep(UP_SECONDS)
         yield running
 
 

@@ -11,7 +11,8 @@ import pytest
 from loadtest.answers import Answer, read
 from loadtest.figures import difference, read_metrics, total
 from loadtest.grpc_stream import GrpcStream
-from loadtest.soak import Clients, Mix, Soak, at_rest, growth, soak
+from loadtest.soak import Clients, Mix, at_rest, soak
+from loadtest.soak_outcome import Soak, growth
 from swift_backend.serving.server_process import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]

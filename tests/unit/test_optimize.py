@@ -12,13 +12,14 @@ from rich.progress import Progress
 
 from swift_backend import InvalidRequest, SamplingParams, SwiftLLM
 from swift_backend.layer_knowledge import read_layer_sets
-from swift_backend.optimize import Row, find_sets, main, read_rows
+from swift_backend.optimize import find_sets, first_rows, main
 from swift_backend.runner import Runner
 from swift_backend.speculation.corpus import Corpus
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.offline import OfflineSearch, Scored
 from swift_backend.speculation.pool import SHIPPED, Pool
 from swift_backend.speculation.rehearsal import Rehearsal
+from swift_backend.text.dataset import Row
 
 ROWS: list[dict[str, Any]] = [
     {"question_id": 1, "category": "code", "turns": ["w3 w4 w5 w30 w31", "and then?"]},
@@ -53,7 +54,7 @@ def command(tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pyte
 def test_rows_are_the_first_of_each_category(tmp_path: Path) -> None:
     """In the order of the categories; over all files."""
     one, other = dataset(tmp_path / "a", *ROWS[:2]), dataset(tmp_path / "b", *ROWS[2:])
-    assert read_rows([one, other], per_category=2) == [
+    assert first_rows([one, other], per_category=2) == [
         Row("code", "w3 w4 w5 w30 w31"),
         Row("code", "w9 w40"),
         Row("prose", "w6 w7 w8"),
@@ -64,7 +65,7 @@ def test_lines_end_where_json_lines_do(tmp_path: Path) -> None:
     """Not at U+2028, which JSON allows within text; empty lines are none."""
     file = dataset(tmp_path / "a", {"category": "code", "turns": ["one\u2028line\u0085"]})
     file.write_bytes(b"\n" + file.read_bytes().replace(b"\n", b"\r\n") + b"\n")
-    assert read_rows([file], 1) == [Row("code", "one\u2028line\u0085")]
+    assert first_rows([file], 1) == [Row("code", "one\u2028line\u0085")]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_a_row_that_is_none_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps(ROWS[0]) + "\n" + line)
     with pytest.raises(InvalidRequest, match=r'prompts.jsonl, line 2: must be \{"category": …, "turns": \[prompt, …\]'):
-        read_rows([file], 1)
+        first_rows([file], 1)
 
 
 @pytest.mark.parametrize("row", [{"category": 3, "turns": ["w3"]}, {"category": "code", "turns": ["\\ud800"]}])
@@ -92,7 +93,7 @@ def test_a_prompt_that_is_no_text_is_named(tmp_path: Path, row: Any) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps(row).replace("\\\\", "\\"))
     with pytest.raises(InvalidRequest, match="prompts.jsonl, line 1: category and turns must be text"):
-        read_rows([file], 1)
+        first_rows([file], 1)
 
 
 def test_what_it_writes_a_server_reads(

@@ -234,16 +234,40 @@ def test_the_tables_are_read_seldom_while_the_doors_are_open(
     monkeypatch.setattr(dead_stub_watch, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(dead_stub_watch, "_sockets", lambda pid: sockets)
     monkeypatch.setattr(dead_stub_watch, "_listening", lambda pid, ports: read.append(1) or sockets & {"1", "2"})
+    scene.watch._look_at_doors()
+    now += dead_stub_watch.OPENING_SECONDS + dead_stub_watch.TABLES_SECONDS
     for _ in range(4):
         scene.watch._look_at_doors()
-    assert len(read) == 1
+    assert len(read) == 2
     now += dead_stub_watch.TABLES_SECONDS
     scene.watch._look_at_doors()
     scene.watch._look_at_doors()
-    assert len(read) == 2
+    assert len(read) == 3
     sockets = {"2", "3"}
     for look in range(dead_stub_watch.LOOKS):
         assert scene.watch._kill_at == float("inf"), look
+        scene.watch._look_at_doors()
+    assert scene.watch._kill_at < float("inf")
+
+
+def test_a_door_that_opens_after_the_first_one_is_seen_at_once(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton opens gRPC, then HTTP, and closes HTTP first: who knows gRPC only would never learn of a stop."""
+    scene, doors, now = stage(), {"grpc"}, 100.0
+    scene.words.write(b"bye")
+    scene.thread.join(5)
+    scene.watch._doors.clear()
+    monkeypatch.setattr(dead_stub_watch, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(dead_stub_watch, "_sockets", lambda pid: doors)
+    monkeypatch.setattr(dead_stub_watch, "_listening", lambda pid, ports: set(doors))
+    scene.watch._look_at_doors()
+    assert scene.watch._pause == dead_stub_watch.FIRST_LOOK_SECONDS
+    now += dead_stub_watch.FIRST_LOOK_SECONDS
+    doors = {"grpc", "http"}
+    scene.watch._look_at_doors()
+    doors = {"grpc"}
+    for _ in range(dead_stub_watch.LOOKS):
         scene.watch._look_at_doors()
     assert scene.watch._kill_at < float("inf")
 
