@@ -77,7 +77,7 @@ class Engine:
         self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure)
         times = measure(self.runner)
         self._batch_limit = BatchLimit(times, 1 - self._layers.guide.ratio)
-        self._pace = MeasuredPace(times, self._batch_limit if config.limit_drafts else None)
+        self._pace = MeasuredPace(times, self._batch_limit if config.limit_drafts else None, self.costs)
         self._report, self._on_step = StepReport(), on_step
         self._drain_until = 0.0
 
@@ -214,7 +214,9 @@ class Engine:
                 accepted[-1] = self._commit_one(work, draft, verdict, seconds / len(plan), only_decoding)
         rounds = [(draft.passes, len(draft), count) for draft, count in zip(drafts, accepted, strict=True)]
         drafting = [work.sequence for work, draft in zip(plan, drafts, strict=True) if draft.passes]
-        self._batch_limit.note_round(rounds, sum(draft.seconds for draft in drafts), mean_context(drafting))
+        context = mean_context(drafting)
+        self._batch_limit.note_round(rounds, sum(draft.seconds for draft in drafts), context)
+        self._pace.note_drafts(drafts, context)
 
     def _commit_one(
         self, work: Work, draft: Draft, verdict: Verdict | None, seconds: float, only_decoding: bool

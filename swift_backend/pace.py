@@ -8,6 +8,8 @@ from swift_backend.pass_times import PassTimes
 from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.batch_limit import BatchLimit
+from swift_backend.speculation.cost_model import CostModel
+from swift_backend.speculation.draft import Draft
 
 # A step with a chunk of a prompt may take so many times what the decoding sequences alone would take, more of it where
 # more prompts wait than sequences decode …
@@ -19,10 +21,11 @@ LONGEST_STEP = 0.5
 class MeasuredPace:
     """scheduler.Pace by the measured costs of passes."""
 
-    def __init__(self, times: PassTimes, batch_limit: BatchLimit | None) -> None:
-        """batch_limit: None lets every draft be as long as it may."""
+    def __init__(self, times: PassTimes, batch_limit: BatchLimit | None, costs: CostModel) -> None:
+        """batch_limit: None lets every draft be as long as it may. costs: learn from the same steps."""
         self._times = times
         self._batch_limit = batch_limit
+        self._costs = costs
 
     def draft_limit(self, decoding: list[Sequence], chunks: list[Work], num_drafting: int, most: int) -> int:
         """See scheduler.Pace. A prompt's tokens are worth what drafts must beat, like those that others decode."""
@@ -50,8 +53,18 @@ class MeasuredPace:
     def note_step(self, plan: Iterable[Work], drafted: int, seconds: float) -> None:
         """Learn from a step's full pass."""
         plan = list(plan)
-        rows = drafted + sum(work.num_tokens for work in plan)
-        self._times.note(rows, sum(map(_keys, plan)), seconds)
+        rows, keys = drafted + sum(work.num_tokens for work in plan), sum(map(_keys, plan))
+        self._times.note(rows, keys, seconds)
+        self._costs.note(seconds, rows, keys / rows, logit_rows=drafted + sum(work.reaches_end for work in plan))
+
+    def note_drafts(self, drafts: Iterable[Draft], context: float) -> None:
+        """Learn from a step's draft passes, each of which shares its rows with those that took part in it."""
+        drafts = [draft for draft in drafts if draft.passes]
+        if drafts:
+            passes = max(draft.passes for draft in drafts)
+            rows = sum(draft.passes for draft in drafts) / passes
+            took = sum(draft.seconds for draft in drafts) / passes
+            self._costs.note(took, rows, context, drafts[0].skip_mask)
 
 
 def mean_context(sequences: list[Sequence]) -> float:

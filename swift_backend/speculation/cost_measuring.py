@@ -11,14 +11,19 @@ from swift_backend.batch import RowGroup
 from swift_backend.runner import Runner
 from swift_backend.speculation.cost_model import CostModel, RowCosts
 
-# The most telling first: what is left when the time is up is a line beyond.
-ROWS = (1, 4, 8, 2, 16, 32)
-LEAST = 2
-REPEATS = 3
+# At these numbers of rows each part is timed by itself, at others whole passes only, of which the parts have the shares
+# that a line gives them.
+IN_PARTS = (1, 4)
+# The most telling first: what is left when the time is up is a line beyond. Kernels work on blocks of rows, so that a
+# draft of 6 rows may cost no more than one of 5, and one of 7 half as much again.
+WHOLE = (6, 12, 2, 8, 32, 3, 5, 7, 16, 64, 128)
+REPEATS = 2
 # One slot before the rows: without any, several rows would take a prompt's mask and kernel, not those of a draft.
 SHALLOW = 1
 DEEP_ROWS, DEEP_CONTEXT = 4, 1024
 MOST_SECONDS = 3.0
+
+Parts = tuple[float, float, float, float]  # seconds of an attention, an MLP, the head and the rest
 
 
 class CostMeasuring:
@@ -33,23 +38,32 @@ class CostMeasuring:
         self._room = measuring_room(runner)
 
     def run(self, seconds: float = MOST_SECONDS) -> CostModel:
-        """Measure for about so long at most, but the first two numbers of rows and the context in any case."""
+        """Measure for about so long at most, but the parts and the context in any case."""
         begun = self._clock()
         self._time(1, SHALLOW, range(2 * self._layers), logits=True)  # a warm-up
         per_key = self._per_key()
-        found: dict[int, tuple[float, float, float, float]] = {}
-        spent: dict[int, float] = {}
-        for rows in [rows for rows in ROWS if rows <= self._room]:
-            started = self._clock()
-            if len(found) >= LEAST and started - begun + _row_costs(spent).at(rows) > seconds:
-                continue
-            found[rows] = self._parts(rows)
-            spent[rows] = self._clock() - started
-        columns = (_row_costs({rows: parts[i] for rows, parts in found.items()}) for i in range(4))
+        parts: dict[int, Parts] = {rows: self._parts(rows) for rows in IN_PARTS if rows <= self._room}
+        costs = self._model(parts, per_key)
+        for rows in [rows for rows in WHOLE if rows <= self._room]:
+            if self._clock() - begun + REPEATS * costs.seconds(rows, SHALLOW) <= seconds:
+                parts[rows] = self._whole(rows, costs)
+                costs = self._model(parts, per_key)
+        return costs
+
+    def _model(self, parts: Mapping[int, Parts], per_key: float) -> CostModel:
+        """Columns of the four parts, by rows."""
+        rows = sorted(parts)
+        columns = [RowCosts(tuple(rows), tuple(parts[count][i] for count in rows)) for i in range(4)]
         attention, mlp, head, rest = columns
         return CostModel(self._layers, attention, mlp, head, rest, per_key)
 
-    def _parts(self, rows: int) -> tuple[float, float, float, float]:
+    def _whole(self, rows: int, costs: CostModel) -> Parts:
+        """The parts of a pass that is timed as a whole; costs: what was expected of it."""
+        share = self._time(rows, SHALLOW, range(2 * self._layers), logits=True) / costs.seconds(rows, 0)
+        attention, mlp, head, rest = costs.attention, costs.mlp, costs.head, costs.rest
+        return share * attention.at(rows), share * mlp.at(rows), share * head.at(rows), share * rest.at(rows)
+
+    def _parts(self, rows: int) -> Parts:
         """Of an attention, an MLP, the head and the rest, by so many rows."""
         rest = self._time(rows, SHALLOW, (), logits=False)
         least = rest / 1000  # differences of two noisy times
@@ -84,8 +98,3 @@ class CostMeasuring:
 def measuring_room(runner: Runner) -> int:
     """The slots that measuring uses at most; fewer where the model's context or the cache is smaller."""
     return min(DEEP_CONTEXT, runner.decoder.config.context_length, runner.cache.capacity)
-
-
-def _row_costs(by_rows: Mapping[int, float]) -> RowCosts:
-    rows = sorted(by_rows)
-    return RowCosts(tuple(rows), tuple(by_rows[count] for count in rows))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from swift_backend.speculation.drift import Drift
 from swift_backend.speculation.layer_set import LayerSet
 
 # How much of an error is corrected at each pass, and the largest error (a logarithm) that is believed: other processes
@@ -44,8 +45,10 @@ class CostModel:
     """Seconds of a pass: each attention and each MLP that it computes, the head, and what every pass takes.
 
     attention, mlp: of one sublayer, by rows; head: by rows with logits; rest: embedding, batch and sampling.
-    per_key: seconds of an attention for each cache slot that one of its rows looks at. scale: how the machine does now,
-    against when the parts were measured.
+    per_key: seconds of an attention for each cache slot that one of its rows looks at.
+
+    What passes take in the meantime: scale is of the whole machine, full_drift of full passes by their rows, and
+    draft_drift of those that skip something.
     """
 
     num_layers: int
@@ -55,6 +58,12 @@ class CostModel:
     rest: RowCosts
     per_key: float
     scale: float = 1.0
+    full_drift: Drift = field(init=False)
+    draft_drift: Drift = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.full_drift = Drift(self.mlp.rows)
+        self.draft_drift = Drift((1,))
 
     def seconds(self, rows: float, context: float, skip_mask: int = 0, logit_rows: float | None = None) -> float:
         """Of a pass of so many rows that look at `context` slots each, without the sublayers in skip_mask.
@@ -65,7 +74,8 @@ class CostModel:
         attentions, mlps = (self.num_layers - count for count in skipped)
         attention = self.attention.at(rows) + self.per_key * rows * context
         head = self.head.at(rows if logit_rows is None else logit_rows)
-        return self.scale * (attentions * attention + mlps * self.mlp.at(rows) + head + self.rest.at(rows))
+        parts = attentions * attention + mlps * self.mlp.at(rows) + head + self.rest.at(rows)
+        return self.scale * self._drift(skip_mask).at(rows) * parts
 
     def draft_ratio(self, layer_set: LayerSet, context: float) -> float:
         """c: a draft pass of one row over a full one."""
@@ -82,12 +92,20 @@ class CostModel:
 
     def sublayer_seconds(self, context: float) -> tuple[float, float]:
         """What skipping an attention, and what skipping an MLP, saves of a draft pass of one row."""
-        return self.scale * (self.attention.at(1) + self.per_key * context), self.scale * self.mlp.at(1)
+        now = self.scale * self.draft_drift.at(1)
+        return now * (self.attention.at(1) + self.per_key * context), now * self.mlp.at(1)
 
-    def note(self, expected: float, seconds: float) -> None:
-        """Learn from a pass that was expected to take so long; mutates scale."""
-        surprise = math.log(max(seconds, 1e-9) / expected)
-        self.scale *= math.exp(RATE * max(-MOST_SURPRISE, min(MOST_SURPRISE, surprise)))
+    def note(
+        self, took: float, rows: float, context: float, skip_mask: int = 0, logit_rows: float | None = None
+    ) -> None:
+        """Learn from a pass that took so many seconds; the rest as in seconds(). Mutates scale and a drift."""
+        surprise = math.log(max(took, 1e-9) / self.seconds(rows, context, skip_mask, logit_rows))
+        surprise = max(-MOST_SURPRISE, min(MOST_SURPRISE, surprise))
+        self.scale *= math.exp(RATE * surprise)
+        self._drift(skip_mask).note(rows, surprise)
+
+    def _drift(self, skip_mask: int) -> Drift:
+        return self.draft_drift if skip_mask else self.full_drift
 
     @property
     def _kinds(self) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from swift_backend.speculation.cost_measuring import measuring_room
 from swift_backend.speculation.cost_model import CostModel, RowCosts
 from swift_backend.stored_json import read_json, write_json
 
-VERSION = 1
+VERSION = 2
 PARTS = ("attention", "mlp", "head", "rest")
 # What no number of rows of a pass, and no seconds of a part of it, ever reach.
 NUMBER_LIMIT = 1e6

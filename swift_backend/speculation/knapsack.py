@@ -54,7 +54,8 @@ class Knapsack:
         lost = np.add.outer(_sums(change[attentions]), _sums(change[mlps]))
         plain = self.costs.seconds(1, context)
         saved = [seconds / plain for seconds in self.costs.sublayer_seconds(context)]
-        ratio = 1.0 - np.add.outer(saved[0] * _counts(attentions), saved[1] * _counts(mlps))
+        nothing_saved = self.costs.seconds(1, context, 0b1) / plain + saved[0]
+        ratio = nothing_saved - np.add.outer(saved[0] * _counts(attentions), saved[1] * _counts(mlps))
         rate = self._rates(np.exp(-self.decay * lost), ratio, context)
         rate[0, 0] = 0.0  # leaves nothing out
         a, m = np.unravel_index(int(rate.argmax()), rate.shape)

@@ -10,6 +10,8 @@ from swift_backend.pass_times import PassTimes
 from swift_backend.scheduler import LEAST_CHUNK, Work, plan_step
 from swift_backend.sequence import Extent, Request, Sequence
 from swift_backend.speculation.batch_limit import BatchLimit
+from swift_backend.speculation.cost_model import CostModel, RowCosts
+from swift_backend.speculation.draft import Draft
 
 COSTS = [
     PassTimes(fixed=0.012, per_row=0.001, per_key=0.000002),  # a small model on a CPU
@@ -19,8 +21,14 @@ COSTS = [
 CHEAP = PassTimes(fixed=0.020, per_row=0.0001, per_key=1e-9)
 
 
+def costs() -> CostModel:
+    """Four layers; every part takes 1 ms for a row, and 0.1 ms for each one more."""
+    part = RowCosts((1, 11), (0.001, 0.002))
+    return CostModel(4, part, part, part, part, per_key=1e-6)
+
+
 def pace(times: PassTimes) -> MeasuredPace:
-    return MeasuredPace(times, BatchLimit(times, draft_cost=0.5))
+    return MeasuredPace(times, BatchLimit(times, draft_cost=0.5), costs())
 
 
 def sequence(prompt: int, kv_len: int = 0, output: int = 0, speculation: str = "off") -> Sequence:
@@ -162,5 +170,21 @@ def test_a_step_is_noted_with_its_rows_and_keys() -> None:
 
     times = Noting(0.01, 0.001, 0.0)
     plan = [Work(sequence(9, kv_len=9, output=1), 1, 5), Work(sequence(300, kv_len=100), 10, 0)]
-    MeasuredPace(times, BatchLimit(times, 0.5)).note_step(plan, drafted=1, seconds=0.3)
+    model = costs()
+    expected = model.seconds(12, 1065 / 12, logit_rows=2)
+    MeasuredPace(times, BatchLimit(times, 0.5), model).note_step(plan, drafted=1, seconds=0.3)
     assert noted == [(12, 10 + 1055, 0.3)]
+    told = costs()
+    told.note(0.3, 12, 1065 / 12, logit_rows=2)
+    assert model == told and model.seconds(12, 1065 / 12, logit_rows=2) > expected
+
+
+def test_draft_passes_are_noted_with_the_rows_that_share_them() -> None:
+    """Three passes, of two rows, two and one, in 12 ms: 4 ms for a pass of 5/3 rows."""
+    model, told = costs(), costs()
+    drafts = [Draft((1, 2, 3), None, 0.006, 3, "d", 0b1100), Draft(), Draft((4,), None, 0.006, 2, "d", 0b1100)]
+    MeasuredPace(CHEAP, None, model).note_drafts(drafts, context=300)
+    told.note(0.004, 5 / 3, 300, 0b1100)
+    assert model == told != costs()
+    MeasuredPace(CHEAP, None, model).note_drafts([Draft()], context=300)
+    assert model == told

@@ -156,44 +156,61 @@ def passes(seed: int, count: int) -> list[tuple[int, int, int]]:
     return [(rng.randrange(1, 9), rng.randrange(1000), rng.choice([0, 0b11_1100, 0b1111_1100])) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("factor", "least"), [(3.0, 40), (1 / 3, 40), (1.2, 0)])
+@pytest.mark.parametrize(("factor", "least"), [(3.0, 20), (1 / 3, 20), (1.2, 0)])
 def test_it_follows_a_machine_that_has_changed(factor: float, least: int) -> None:
-    """Under 20 % of noise, within 10 % after 65 passes and ever after, and not at once."""
+    """Under 20 % of noise, within 20 % after 65 passes and ever after, and not at once."""
     rng = random.Random(1)
     truth, model = measured(factor), measured(1.0)
     errors = []
     for rows, context, mask in passes(2, 500):
         took = truth.seconds(rows, context, mask) * rng.uniform(0.8, 1.2)
-        model.note(model.seconds(rows, context, mask), took)
-        errors.append(abs(model.scale / factor - 1))
-    assert max(errors[65:]) < 0.1
+        model.note(took, rows, context, mask)
+        now = model.seconds(rows, context, mask) / truth.seconds(rows, context, mask)
+        errors.append(abs(now - 1))
+    assert max(errors[65:]) < 0.2
     assert all(error > 0.1 for error in errors[:least])
 
 
 @pytest.mark.parametrize("outlier", [1e-4, 0.3, 5.0, 1e4])
 def test_one_outlier_moves_it_little(outlier: float) -> None:
-    """By at most 4 %, however far off, and half of that is forgotten after 14 passes."""
+    """By at most 5 %, however far off, and half of that is forgotten after 14 passes."""
     model = measured(1.0)
-    model.note(model.seconds(1, 100), outlier * model.seconds(1, 100))
-    moved = abs(math.log(model.scale))
-    assert 0.03 < moved < 0.04
+    model.note(outlier * model.seconds(1, 100), 1, 100)
+    moved = abs(math.log(model.seconds(1, 100) / MODEL.seconds(1, 100)))
+    assert 0.03 < moved < 0.05
     for _ in range(14):
-        model.note(model.seconds(1, 100), MODEL.seconds(1, 100))
-    assert abs(math.log(model.scale)) < moved / 2
+        model.note(MODEL.seconds(1, 100), 1, 100)
+    assert abs(math.log(model.seconds(1, 100) / MODEL.seconds(1, 100))) < moved / 2
 
 
 def test_a_pass_that_took_as_long_as_expected_changes_nothing() -> None:
     model = measured(2.0)
-    model.note(model.seconds(2, 50), model.seconds(2, 50))
-    assert model.scale == 2.0
+    model.note(model.seconds(2, 50), 2, 50)
+    model.note(model.seconds(3, 50, 0b1100, 1), 3, 50, 0b1100, 1)
+    assert model == measured(2.0)
 
 
 def test_a_pass_that_took_no_time_is_no_error() -> None:
     """A clock may stand still, or be set back."""
-    model = measured(1.0)
-    model.note(1.0, 0.0)
-    model.note(1.0, -5.0)
-    assert 0.9 < model.scale < 1.0
+    for took in (0.0, -5.0):
+        model = measured(1.0)
+        model.note(took, 1, 0)
+        assert 0.9 < model.scale < 1.0
+
+
+def test_it_learns_what_each_number_of_rows_takes() -> None:
+    """Of a pass of 8 rows somebody else took half of the machine while it was measured, and drafts have overhead."""
+    dear = RowCosts((1, 4, 8), (5.0, 6.0, 20.0))
+    true = RowCosts((1, 4, 8), (5.0, 6.0, 10.0))
+    model, truth = (CostModel(LAYERS, one, one, one, one, 0.0) for one in (dear, true))
+    rng, slower = random.Random(4), 1.3
+    for _ in range(800):
+        rows = rng.choice([1, 2, 4, 8])
+        model.note(truth.seconds(rows, 0) * rng.uniform(0.9, 1.1), rows, 0)
+        model.note(slower * truth.seconds(1, 0, 0b1100) * rng.uniform(0.9, 1.1), 1, 0, 0b1100)
+    for rows in (1, 2, 4, 8):
+        assert model.seconds(rows, 0) == pytest.approx(truth.seconds(rows, 0), rel=0.07)
+    assert model.seconds(1, 0, 0b1111_00) == pytest.approx(slower * truth.seconds(1, 0, 0b1111_00), rel=0.07)
 
 
 def simulated(alpha: float, draft_ratio: float, verify_ratio: float, length: int, rounds: int = 20_000) -> float:
