@@ -29,6 +29,8 @@ from swift_backend.text.dataset import Row
 
 # One for all traffic, and the next best, which may suit some of it better.
 MOST_SETS = 4
+# How often a sublayer of the best set may be exchanged for another.
+EXCHANGES = 2
 # Prompts that are answered together.
 AT_ONCE = 8
 
@@ -98,17 +100,23 @@ def _answers(llm: SwiftLLM, prompts: Sequence[list[int]], tokens: int, progress:
 
 
 def find_sets(search: OfflineSearch, corpus: Corpus, most_skipped: float, progress: Progress) -> list[Scored]:
-    """The fastest set for all texts, and some smaller and larger ones that come next."""
-    steps = search.steps(most_skipped)
-    if not steps:
+    """The fastest set for all texts, and those that come next."""
+    trellis = search.trellis(corpus.texts, most_skipped)
+    task = progress.add_task("paths", total=trellis.num_sublayers)
+    while not trellis.done:
+        trellis.step()
+        progress.advance(task)
+    if not trellis.masks:
         raise InvalidRequest("most_skipped", "most_skipped leaves no sublayer of this model to be skipped")
-    task = progress.add_task("layer sets", total=steps + 2)
+    task = progress.add_task("layer sets", total=len(trellis.masks) + EXCHANGES)
     found: list[Scored] = []
-    for scored in search.descend(corpus.texts, most_skipped):
-        found.append(scored)
-        progress.update(task, advance=1, description=f"c {scored.draft_ratio:.2f}: {scored.speed_up:.2f}x")
-    best = search.exchange(max(found, key=lambda scored: scored.speed_up), corpus.texts)
-    progress.update(task, completed=steps + 2)
+    for mask in trellis.masks:
+        found += search.score([mask], search.positions)
+        progress.update(task, advance=1, description=f"c {found[-1].draft_ratio:.2f}: {found[-1].speed_up:.2f}x")
+    best = max(found, key=lambda scored: scored.speed_up)
+    for _ in range(EXCHANGES):
+        best = search.exchange(best, corpus.texts)
+        progress.update(task, advance=1, description=f"c {best.draft_ratio:.2f}: {best.speed_up:.2f}x")
     others = sorted(found, key=lambda scored: -scored.speed_up)
     return [best, *(one for one in others if one.layer_set != best.layer_set)][:MOST_SETS]
 

@@ -44,7 +44,49 @@ class Past:
         return Past(self.start, self.length, hidden, windowed)
 
 
-@torch.inference_mode()
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """Positions of one sequence that can be asked again, sublayer by sublayer, for several candidates at a time.
+
+    embedded: their tokens' hidden states before the first sublayer, [positions, hidden].
+    """
+
+    embedded: torch.Tensor
+    _decoder: Decoder
+    _cache: KVCache
+    _at: torch.Tensor  # int64 [positions]
+    _past: Past
+
+    @classmethod
+    def of(
+        cls, decoder: Decoder, cache: KVCache, extent_start: int, token_ids: Seq[int], positions: Seq[int]
+    ) -> Shadow:
+        """For the tokens at these positions, in an extent that begins at slot extent_start; see shadow_logits."""
+        device = decoder.embedding.device
+        at = torch.tensor(positions, dtype=torch.int64, device=device)
+        tokens = torch.tensor(token_ids, dtype=torch.int64, device=device)
+        embedded = F.embedding(tokens, decoder.embedding).to(decoder.activation_dtype)
+        return cls(embedded, decoder, cache, at, Past.of(extent_start, at, decoder.config.window))
+
+    @torch.inference_mode()
+    def after(self, index: int, states: Seq[torch.Tensor]) -> list[torch.Tensor]:
+        """What a sublayer makes of each candidate's states, [positions, hidden] each."""
+        x, sublayer = torch.cat(list(states)), self._decoder.sublayers[index]
+        if isinstance(sublayer, AttentionSublayer):
+            cos, sin = (table[self._at].repeat(len(states), 1, 1) for table in self._decoder.rotary)
+            past = self._past.repeated(len(states))
+            y = x + sublayer.out(_attend(sublayer, x, past, self._cache, (cos, sin)))
+        else:
+            y = sublayer.apply(x)
+        return list(y.split(self._at.shape[0]))
+
+    @torch.inference_mode()
+    def logits(self, states: Seq[torch.Tensor]) -> torch.Tensor:
+        """Of each candidate's states after the last sublayer: float32 [candidates, positions, vocab]."""
+        logits = self._decoder.head(self._decoder.norm(torch.cat(list(states)))).float()
+        return logits.view(len(states), self._at.shape[0], -1)
+
+
 def shadow_logits(
     decoder: Decoder, cache: KVCache, extent_start: int, token_ids: Seq[int], positions: Seq[int], skips: Seq[int]
 ) -> torch.Tensor:
@@ -53,25 +95,14 @@ def shadow_logits(
     token_ids: the tokens at these positions of one sequence, whose extent begins at slot extent_start; the cache holds
     the full model's keys and values of everything before them. Bit i of a mask is sublayer i.
     """
-    device = decoder.embedding.device
-    at = torch.tensor(positions, dtype=torch.int64, device=device)
-    tokens = torch.tensor(token_ids, dtype=torch.int64, device=device)
-    past = Past.of(extent_start, at, decoder.config.window)
-    tree = _Tree(F.embedding(tokens, decoder.embedding).to(decoder.activation_dtype), skips)
-    cos, sin = decoder.rotary
-    for index, sublayer in enumerate(decoder.sublayers):
+    shadow = Shadow.of(decoder, cache, extent_start, token_ids, positions)
+    tree = _Tree(shadow.embedded, skips)
+    for index in range(len(decoder.sublayers)):
         chosen = tree.branches(index)
-        if not chosen:
-            continue
-        x = torch.cat([tree.states[one] for one in chosen])
-        if isinstance(sublayer, AttentionSublayer):
-            rotary = (cos[at].repeat(len(chosen), 1, 1), sin[at].repeat(len(chosen), 1, 1))
-            y = x + sublayer.out(_attend(sublayer, x, past.repeated(len(chosen)), cache, rotary))
-        else:
-            y = sublayer.apply(x)
-        tree.grow(index, dict(zip(chosen, y.split(len(positions)), strict=True)))
-    logits = decoder.head(decoder.norm(torch.cat(tree.states))).float()
-    return logits.view(len(tree.states), len(positions), -1)[tree.owner]
+        if chosen:
+            after = shadow.after(index, [tree.states[one] for one in chosen])
+            tree.grow(index, dict(zip(chosen, after, strict=True)))
+    return shadow.logits(tree.states)[tree.owner]
 
 
 class _Tree:

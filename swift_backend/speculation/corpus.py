@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from swift_backend.batch import RowGroup
+from swift_backend.model.shadow import Shadow
 from swift_backend.runner import Runner
 from swift_backend.speculation.matchness import Trial, try_sets
 from swift_backend.speculation.similarity import LayerSimilarity, Profile
@@ -64,3 +65,9 @@ class Corpus:
         """What these layer sets would have drafted, text by text."""
         chosen = self.texts if texts is None else texts
         return [try_sets(self.runner, one.start, one.tokens, one.positions(most_positions), skips) for one in chosen]
+
+    def shadows(self, most_positions: int, texts: Iterable[Text]) -> list[Shadow]:
+        """The same positions, to be asked sublayer by sublayer."""
+        decoder, cache = self.runner.decoder, self.runner.cache
+        chosen = [(one, one.positions(most_positions)) for one in texts]
+        return [Shadow.of(decoder, cache, one.start, [one.tokens[i] for i in at], at) for one, at in chosen]

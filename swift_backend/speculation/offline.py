@@ -1,8 +1,8 @@
-"""Which layer set drafts fastest on a corpus? One sublayer after another is left out, then some are exchanged."""
+"""Which layer set drafts fastest on a corpus? Those of a trellis are tried, and sublayers of the best one exchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from swift_backend.speculation.cost_model import CostModel
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.matchness import Trial
 from swift_backend.speculation.rehearsal import Costs, Rehearsal, best_rehearsal
+from swift_backend.speculation.trellis import Trellis
 
 THRESHOLDS = (0.0, 0.5, 0.65, 0.8)
 
@@ -32,9 +33,9 @@ class Scored:
 
 
 class OfflineSearch:
-    """Greedy elimination by tokens per second: what is left out next is what makes drafts fastest, or least slow.
+    """Tries layer sets on texts, by tokens per second.
 
-    Only `width` sublayers are tried in each step, those that change the states least for what they cost.
+    In an exchange only `width` sublayers are tried, those that change the states least for what they cost.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class OfflineSearch:
         self._costs = costs
         self._layers = costs.num_layers
         self._most = most_draft_tokens
-        self._positions = positions
+        self.positions = positions
         self._width = width
         self._open = range(2 * protected, 2 * (self._layers - protected))
 
@@ -63,34 +64,27 @@ class OfflineSearch:
         context = sum(len(text.tokens) for text in chosen) / len(chosen)
         return [self._scored(skip, [_candidate(trial, i) for trial in trials], context) for i, skip in enumerate(skips)]
 
-    def steps(self, most_skipped: float) -> int:
-        """How many sets descend() will find."""
-        return min(int(most_skipped * 2 * self._layers), len(self._open))
+    def trellis(self, texts: Seq[Text], most_skipped: float) -> Trellis:
+        """One over the texts, whose paths leave out up to that share of the sublayers."""
+        most = int(most_skipped * 2 * self._layers)
+        plain = self._costs.seconds(1, 0.0)
+        attention, mlp = self._costs.sublayer_seconds(0.0)
+        return Trellis(
+            self._corpus.shadows(self.positions, texts),
+            (attention / plain, mlp / plain),
+            lambda skip, sublayer: sublayer in self._open and skip.bit_count() < most,
+            2 * self._layers,
+        )
 
-    def descend(self, texts: Seq[Text], most_skipped: float) -> Iterator[Scored]:
-        """The best set of each size, up to that share of the sublayers; texts speak for the traffic."""
-        skip = 0
-        for _ in range(self.steps(most_skipped)):
-            masks = [skip | 1 << one for one in self._cheapest(skip, texts)]
-            best = max(self.score(masks, self._positions, texts), key=lambda scored: scored.speed_up)
-            skip = best.layer_set.skip_mask
-            yield best
-
-    def exchange(self, start: Scored, texts: Seq[Text], rounds: int = 2) -> Scored:
-        """Put back one sublayer and leave out another, as long as that helps."""
-        best = start
-        for _ in range(rounds):
-            skip = best.layer_set.skip_mask
-            back = [skip & ~(1 << one) for one in range(2 * self._layers) if skip >> one & 1]
-            shorter = max(self.score(back, self._positions, texts), key=lambda scored: scored.speed_up)
-            base = shorter.layer_set.skip_mask
-            others = (base | 1 << one for one in self._cheapest(base, texts))
-            masks = [mask for mask in (skip, base, *others) if mask]  # drafts that skip nothing are none
-            better = max(self.score(masks, self._positions, texts), key=lambda scored: scored.speed_up)
-            if better.layer_set == best.layer_set:
-                break
-            best = better
-        return best
+    def exchange(self, best: Scored, texts: Seq[Text]) -> Scored:
+        """Put back one sublayer and leave out another, one more or none; the same set where nothing helps."""
+        skip = best.layer_set.skip_mask
+        back = [skip & ~(1 << one) for one in range(2 * self._layers) if skip >> one & 1]
+        shorter = max(self.score(back, self.positions, texts), key=lambda scored: scored.speed_up)
+        base = shorter.layer_set.skip_mask
+        others = [rest | 1 << one for rest in (base, skip) for one in self._cheapest(rest, texts)]
+        masks = [mask for mask in dict.fromkeys((skip, base, *others)) if mask]  # drafts that skip nothing are none
+        return max(self.score(masks, self.positions, texts), key=lambda scored: scored.speed_up)
 
     def _cheapest(self, skip: int, texts: Iterable[Text]) -> list[int]:
         """The sublayers that may go next: those with the least change of the states for the time that they take."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,21 +132,31 @@ def assert_records_are_the_evidence(content: Any) -> None:
 
 
 class Found:
-    """A search that comes down by way of these sets, and is led to another one by an exchange."""
+    """A search whose trellis ends with these sets, and that is led to another one by each exchange."""
+
+    positions, num_sublayers = 6, 14
+    done = False
 
     def __init__(self, *speeds: float, exchanged: Scored) -> None:
-        self._found = [scored(1 << 2 + i, speed) for i, speed in enumerate(speeds)]
+        self._found = {1 << 2 + i: scored(1 << 2 + i, speed) for i, speed in enumerate(speeds)}
         self._exchanged = exchanged
-        self.start: Scored | None = None
+        self.starts: list[Scored] = []
 
-    def steps(self, most_skipped: float) -> int:
-        return len(self._found)
+    @property
+    def masks(self) -> list[int]:
+        return list(self._found)
 
-    def descend(self, texts: Any, most_skipped: float) -> Iterator[Scored]:
-        yield from self._found
+    def trellis(self, texts: Any, most_skipped: float) -> Found:
+        return self
+
+    def step(self) -> None:
+        self.done = True
+
+    def score(self, skips: list[int], positions: int) -> list[Scored]:
+        return [self._found[skip] for skip in skips]
 
     def exchange(self, start: Scored, texts: Any) -> Scored:
-        self.start = start
+        self.starts.append(start)
         return self._exchanged
 
 
@@ -160,7 +170,7 @@ def test_the_fastest_sets_are_found_each_once(exchanged: int, rest: list[int]) -
     search = Found(1.1, 1.3, 1.0, 1.2, 0.9, exchanged=scored(exchanged, 1.4))
     found = find_sets(cast(OfflineSearch, search), Corpus(cast(Runner, None)), 0.5, Progress(disable=True))
     assert [one.layer_set.skip_mask for one in found] == [exchanged, *rest]
-    assert search.start is not None and search.start.layer_set.skip_mask == 0x8
+    assert [start.layer_set.skip_mask for start in search.starts] == [0x8, exchanged]
 
 
 def test_the_same_prompts_give_the_same_sets(command: Command, tmp_path: Path) -> None:
