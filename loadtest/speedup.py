@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -107,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     llm = SwiftLLM(arguments.model, arguments.dtype, prefix_cache=False, **options)
     longest = arguments.max_prompt_tokens or llm.engine.context_length // 2
     prompts = read_prompts(llm, arguments.dataset, arguments.per_category, arguments.prompt_format, longest)
+    prompts = alternating(prompts) if arguments.mixed else prompts
     sampling = {
         "max_tokens": arguments.max_tokens,
         "temperature": arguments.temperature,
@@ -135,6 +137,16 @@ def read_prompts(
         short = (one for one in ids if len(one) <= longest)
         found += [Prompt(category, one) for one in itertools.islice(short, per_category)]
     return found
+
+
+def alternating(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The first one of each category, then the second ones, and so on: a stream that changes its topic all the time."""
+    turn: Counter[str] = Counter()
+    turns: list[int] = []
+    for prompt in prompts:
+        turns.append(turn[prompt.category])
+        turn[prompt.category] += 1
+    return [prompt for _, prompt in sorted(zip(turns, prompts, strict=True), key=lambda one: one[0])]
 
 
 def measure(
@@ -245,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ignore-eos", action="store_true")
     add("--max-draft-tokens", type=int, help="of every method; the server's if left out")
     add("--confidence-threshold", type=float)
+    add("--mixed", action="store_true", help="one prompt of each category after another, in place of all of them")
     add("--layer-sets", type=Path, help="made by swift_backend.optimize; static needs it")
     add("--json", type=Path)
     return parser

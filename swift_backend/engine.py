@@ -14,12 +14,13 @@ from swift_backend.config import EngineConfig
 from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.failure import ends_engine, request_failure
 from swift_backend.inbox import Inbox
-from swift_backend.layer_knowledge import make_chooser, save_chooser
+from swift_backend.layer_knowledge import make_chooser, pool_path
 from swift_backend.loading import LoadedModel, load_model
 from swift_backend.lobby import Lobby
 from swift_backend.metrics import StepReport, failed_report
 from swift_backend.pace import MeasuredPace, mean_context
 from swift_backend.pass_times import measure
+from swift_backend.pool_keeper import PoolKeeper
 from swift_backend.prefix_cache import PrefixCache
 from swift_backend.scheduler import Work, plan_step
 from swift_backend.sequence import Output, Request, Sequence, TokenLogprob
@@ -60,6 +61,7 @@ class Engine:
         shape = self.runner.decoder.config
         self.context_length = shape.context_length
         self._layers = make_chooser(config, model)
+        self.pool_keeper = PoolKeeper(pool_path(model), self._layers.pool)
         limits = Limits(
             shape.vocab_size,
             shape.context_length,
@@ -308,6 +310,7 @@ class Engine:
         report.kv_tokens_capacity = self._cache.capacity
         self._report = StepReport(skipped_sublayers=report.skipped_sublayers)
         self._on_step(report)
+        self.pool_keeper.tick(self.idle)
         if self.config.debug:
             self.check_invariants()
 
@@ -325,7 +328,7 @@ class Engine:
         for sequence in [*self._running, *self._lobby]:
             self._end(sequence, "cancelled")
         self._step_done()
-        save_chooser(self.model, self._layers)
+        self.pool_keeper.save()
 
     def _fail_all(self, error: SwiftError) -> None:
         """Tell every open request; nothing else is touched, since the state may be anything now."""

@@ -11,18 +11,17 @@ from pathlib import Path
 from swift_backend.config import EngineConfig, default_cache_dir
 from swift_backend.errors import ConfigError
 from swift_backend.loading import LoadedModel
+from swift_backend.pool_keeper import ELSEWHERE
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.cost_measuring import CostMeasuring
 from swift_backend.speculation.cost_store import stored_costs
 from swift_backend.speculation.knapsack import Knapsack
 from swift_backend.speculation.layer_choice import Guide, LayerChooser
 from swift_backend.speculation.layer_set import LayerSet
-from swift_backend.speculation.pool import POOL_VERSION, SHIPPED, Pool, load_pool, save_pool
+from swift_backend.speculation.pool import POOL_VERSION, SHIPPED, Pool, load_pool
 from swift_backend.speculation.proposals import Proposals
 from swift_backend.speculation.search import OnlineSearch
 from swift_backend.speculation.similarity import Profile
-
-LEARNT = "pool"
 
 
 def make_chooser(config: EngineConfig, model: LoadedModel) -> LayerChooser:
@@ -32,17 +31,19 @@ def make_chooser(config: EngineConfig, model: LoadedModel) -> LayerChooser:
     costs = stored_costs(runner, model.dtype, default_cache_dir(), CostMeasuring(runner).run)
     pool = load_pool(pool_path(model), layers)
     for arm in pool:  # the operator may have changed the file since
-        arm.origin = LEARNT if arm.origin == SHIPPED else arm.origin
+        arm.origin = ELSEWHERE if arm.origin == SHIPPED else arm.origin
     if config.layer_sets is not None:
         pool.merge(read_layer_sets(Path(config.layer_sets), layers))
     most = max(config.max_draft_tokens, 1)
     spared = min(config.protected_layers, 1)  # the guide's rule is for its own sets; the paper spares one layer
     knapsack = Knapsack(costs, spared, most)
+    open_sublayers = range(2 * spared, 2 * (layers - spared))
     search = OnlineSearch(
         runner,
         costs,
-        Proposals(range(2 * spared, 2 * (layers - spared))),
+        Proposals(open_sublayers),
         most_draft_tokens=most,
+        open_sublayers=open_sublayers,
         share=config.search_share,
         on_trial=partial(_learn, knapsack),
     )
@@ -54,11 +55,6 @@ def _learn(knapsack: Knapsack, skip_mask: int, right: int, tried: int, sequence:
     if sequence.profile is not None:
         layer_set = LayerSet(knapsack.costs.num_layers, skip_mask)
         knapsack.note(layer_set, Profile(sequence.profile).sublayers, right / tried)
-
-
-def save_chooser(model: LoadedModel, chooser: LayerChooser) -> None:
-    """Leave what was learnt to the next process; what cannot be written is a warning."""
-    save_pool(pool_path(model), chooser.pool)
 
 
 def pool_path(model: LoadedModel) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -43,7 +44,7 @@ class SwiftLLM:
     """A language model that drafts with its own layers.
 
     model: directory, hub id or .gguf file; None is the default model. dtype and the other options are
-    EngineConfig's. Not safe for several threads at once.
+    EngineConfig's. Not safe for several threads at once. What it learns of layer sets is kept for the next one.
 
     >>> llm = SwiftLLM()
     >>> out = llm.generate(["The capital of France is"], SamplingParams(max_tokens=3))[0]
@@ -57,6 +58,7 @@ class SwiftLLM:
         name = None if model is None else str(model)
         self.engine = Engine(EngineConfig.from_options(model=name, dtype=dtype, **options))
         self._ids = count()
+        weakref.finalize(self, self.engine.pool_keeper.save)
 
     def generate(
         self, prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWIFT_CACHE_DIR", str(own))
         yield own
+
+
+@pytest.fixture(autouse=True)
+def forgotten_pools(own_cache: Path) -> None:
+    """No test starts from what another one's engine learnt."""
+    shutil.rmtree(own_cache / "pools", ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -130,7 +130,8 @@ class LayerChooser:
         return spent
 
     def ended(self, sequence: Sequence) -> None:
-        """Learn from a request that is over."""
+        """Learn from a request that is over, while its part of the cache is still its own."""
+        self.search.forget(sequence)
         if sequence.params.speculation not in SEARCHING or sequence.mixed_sets:
             return
         if sequence.layer_set is not None and sequence.profile is not None:

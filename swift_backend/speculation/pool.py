@@ -30,10 +30,14 @@ _log = logging.getLogger(__name__)
 
 
 class Pool:
-    """The layer sets of a model, in the order of their addition, and the latest requests that used them."""
+    """The layer sets of a model, in the order of their addition, and the latest requests that used them.
+
+    changes: how often something was learnt.
+    """
 
     def __init__(self, num_layers: int, most_arms: int = 16, most_records: int = 256) -> None:
         self.num_layers = num_layers
+        self.changes = 0
         self._most_arms = most_arms
         self._arms: dict[int, Arm] = {}
         self._records: deque[Record] = deque(maxlen=most_records)
@@ -60,6 +64,7 @@ class Pool:
         if skip_mask not in self._arms:
             self._make_room()
             self._arms[skip_mask] = Arm(skip_mask, origin)
+            self.changes += 1
         return self._arms[skip_mask]
 
     def merge(self, other: Pool, origin: str = SHIPPED) -> None:
@@ -87,6 +92,7 @@ class Pool:
         arm = self._arms.get(skip_mask)
         if arm is None:
             return
+        self.changes += 1
         arm.first.fade(MEMORY)
         arm.later.fade(MEMORY)
         (arm.first if first else arm.later).note(confidence, accepted)
@@ -97,6 +103,7 @@ class Pool:
         profile: float32 [n]. A request that drafted nothing, or overflowed, tells nothing.
         """
         if skip_mask in self._arms and drafted > 0 and bool(profile.isfinite().all()):
+            self.changes += 1
             self._keep([*self._records, Record(skip_mask, drafted, accepted, profile.clone())])
 
     def expected_alpha(self, skip_mask: int, profile: torch.Tensor) -> float:

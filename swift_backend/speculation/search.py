@@ -8,6 +8,7 @@ well as answers, from the first token on; and all of it belongs to one engine.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,6 +16,7 @@ from time import perf_counter
 from swift_backend.runner import Runner
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.cost_model import CostModel
+from swift_backend.speculation.growing import POSITIONS, Growth, seconds_to_grow, steps_at_once
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.matchness import Trial, try_sets
 from swift_backend.speculation.proposals import Proposals
@@ -30,6 +32,12 @@ MARGIN, SURE = 0.01, 2.0
 PRIOR_ALPHA, PRIOR_WEIGHT = 0.7, 4.0
 # A trial may take so many times a plain token, for more than the least positions: where rows cost next to nothing.
 LONGEST = 1.5
+# After so many proposals it is time for a trellis, …
+GROWING_EVERY = 12
+# … on a text that will go on for so many rounds more than it takes, and so many tokens a round.
+ROUNDS_TO_SPARE, TOKENS_A_ROUND = 4, 2
+# A text that others wait for so many rounds is given up: its reader may have stopped for good.
+MOST_WAITED = 256
 
 
 @dataclass(slots=True)
@@ -61,7 +69,9 @@ class Race:
 class OnlineSearch:
     """Keeps the best set so far, the incumbent, and tries others against it.
 
-    share: of the time that decoding takes. on_trial: told of each set that was tried, its right positions and all.
+    Candidates are what a trellis over a running text finds, then what is proposed. share: of the time that decoding
+    takes. open_sublayers: those that a trellis may leave out; without any there is none. on_trial: told of each set
+    that was tried, its right positions and all.
     """
 
     def __init__(
@@ -71,6 +81,7 @@ class OnlineSearch:
         proposals: Proposals,
         *,
         most_draft_tokens: int,
+        open_sublayers: range = range(0),
         share: float = 0.02,
         seed: int = 0,
         on_trial: Callable[[int, int, int, Sequence], None] = lambda mask, right, tried, sequence: None,
@@ -86,6 +97,11 @@ class OnlineSearch:
         self._clock = clock
         self._race: Race | None = None
         self._earned = 0.0
+        self._open = open_sublayers
+        self._growth: Growth | None = None
+        self._grown: deque[int] = deque()
+        self._waited = 0
+        self._proposed = GROWING_EVERY
 
     @property
     def layer_set(self) -> LayerSet | None:
@@ -108,30 +124,79 @@ class OnlineSearch:
         Returns the seconds that it took; the engine's thread, between two rounds.
         """
         self._earned += self._share * seconds
-        count = self._affordable(sequence.kv_len)
-        if self.incumbent is None or not count:
+        if self.incumbent is None:
             return 0.0
         started = self._clock()
-        if self._race is None:  # within the time: a Gaussian process may be asked
-            self.suggest(self._proposals.propose(self.incumbent))
-        if self._race is not None:
-            self._try(sequence, self._race, count)
+        if self._time_to_grow(sequence):
+            if not self._grow(sequence):
+                return 0.0
+        elif count := self._affordable(sequence.kv_len):
+            if self._race is None:  # within the time: a Gaussian process may be asked
+                self.suggest(self._next_candidate())
+            if self._race is not None:
+                self._try(sequence, self._race, count)
+        else:
+            return 0.0
         took = self._clock() - started
         self._earned -= took
         self.seconds += took
         return took
 
-    def _try(self, sequence: Sequence, race: Race, count: int) -> None:
-        """Go on with a race, at some of the latest positions whose past the cache holds."""
-        assert self.incumbent is not None and sequence.extent is not None
+    def forget(self, sequence: Sequence) -> None:
+        """It is over: its part of the cache will be another's."""
+        if self._growth is not None and self._growth.sequence is sequence:
+            self._growth = None
+
+    def _next_candidate(self) -> int:
+        assert self.incumbent is not None
+        if self._grown:
+            return self._grown.popleft()
+        self._proposed += 1
+        return self._proposals.propose(self.incumbent)
+
+    def _time_to_grow(self, sequence: Sequence) -> bool:
+        """Whether a trellis is due, and this text, or the one that it has begun with, lasts long enough for it."""
+        if self._race is not None or self._grown or not self._open or self._proposed < GROWING_EVERY:
+            return False
+        rounds = 2 * self._costs.num_layers / steps_at_once(self._costs, len(sequence.tokens)) + ROUNDS_TO_SPARE
+        lasts = sequence.remaining >= TOKENS_A_ROUND * rounds and sequence.kv_len >= POSITIONS
+        return lasts or self._growth is not None
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Go on with the trellis, or begin one once all of it is earned; False where there is nothing to do yet."""
+        context = len(sequence.tokens)
+        if self._growth is None:
+            if self._earned < seconds_to_grow(self._costs, context):
+                return False
+            self._growth = Growth(self._runner, self._costs, self._open, sequence, self._positions(sequence, POSITIONS))
+        if self._growth.sequence is not sequence:
+            self._waited += 1
+            self._growth = self._growth if self._waited < MOST_WAITED else None
+            return False
+        self._waited = 0
+        for _ in range(steps_at_once(self._costs, context)):
+            self._growth.step()
+            if self._growth.done:
+                self._grown.extend(self._growth.candidates(self._most))
+                self._growth, self._proposed = None, 0
+                break
+        return True
+
+    def _positions(self, sequence: Sequence, count: int) -> list[int]:
+        """Some of the latest positions whose past the cache holds."""
         last = sequence.kv_len
-        positions = sorted(self._random.sample(range(max(0, last - WINDOW), last), count))
+        return sorted(self._random.sample(range(max(0, last - WINDOW), last), count))
+
+    def _try(self, sequence: Sequence, race: Race, count: int) -> None:
+        """Go on with a race."""
+        assert self.incumbent is not None and sequence.extent is not None
+        positions = self._positions(sequence, count)
         masks = [self.incumbent, race.skip_mask]
         trial = try_sets(self._runner, sequence.extent.start, sequence.tokens, positions, masks)
         race.note(trial)
         for mask, matches in zip(masks, trial.matches, strict=True):
             self._on_trial(mask, int(matches.sum()), count, sequence)
-        self._judge(race, last)
+        self._judge(race, sequence.kv_len)
 
     def _judge(self, race: Race, context: int) -> None:
         """Promote the candidate, give it up, or try it further."""

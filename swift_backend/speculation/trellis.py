@@ -42,7 +42,10 @@ class Path:
 
 
 class Trellis:
-    """Advances through the model, sublayer by sublayer; between two of them anything else may run."""
+    """Advances through the model, sublayer by sublayer; between two of them anything else may run.
+
+    full: the full model's states of each text so far. paths: the best ones so far.
+    """
 
     def __init__(
         self,
@@ -50,18 +53,21 @@ class Trellis:
         saved: tuple[float, float],
         may_skip: Callable[[int, int], bool],
         num_sublayers: int,
+        *,
+        least_share: float = 0.0,
     ) -> None:
         """saved: the share of a plain token's time that an attention takes, and an MLP; positive.
 
-        may_skip(mask, sublayer): whether a path with this mask may leave out this one, too.
+        may_skip(mask, sublayer): whether a path with this mask may leave out this one, too. least_share: of the time,
+        within which only the best path goes on.
         """
         self._texts, self._saved, self._may_skip = texts, saved, may_skip
         self.num_sublayers = num_sublayers
         # Paths are compared with those that save about as much; steps of a kind must not be too small to get on.
-        self._share = max(saved)
+        self._share = max(*saved, least_share)
         self._next = 0
-        self._full = [text.embedded for text in texts]
-        self._paths: list[Path] = []
+        self.full = [text.embedded for text in texts]
+        self.paths: list[Path] = []
 
     @property
     def done(self) -> bool:
@@ -71,22 +77,22 @@ class Trellis:
     @property
     def masks(self) -> list[int]:
         """What each path leaves out, the least first."""
-        return [path.skip_mask for path in sorted(self._paths, key=lambda path: path.saved)]
+        return [path.skip_mask for path in sorted(self.paths, key=lambda path: path.saved)]
 
     def step(self) -> None:
         """Take the next sublayer."""
         index, self._next = self._next, self._next + 1
-        whole = Path(0, 0.0, self._full)
-        after = self._after(index, [whole, *self._paths])
-        self._full = after[0]
+        whole = Path(0, 0.0, self.full)
+        after = self._after(index, [whole, *self.paths])
+        self.full = after[0]
         saved = self._saved[index % 2]
-        kept = [Path(path.skip_mask, path.saved, states) for path, states in zip(self._paths, after[1:], strict=True)]
+        kept = [Path(path.skip_mask, path.saved, states) for path, states in zip(self.paths, after[1:], strict=True)]
         left_out = [
             Path(path.skip_mask | 1 << index, path.saved + saved, path.states)
-            for path in (whole, *self._paths)
+            for path in (whole, *self.paths)
             if self._may_skip(path.skip_mask, index)
         ]
-        self._paths = self._best([self._judged(path) for path in (*kept, *left_out)])
+        self.paths = self._best([self._judged(path) for path in (*kept, *left_out)])
 
     def _after(self, index: int, paths: Seq[Path]) -> list[list[torch.Tensor]]:
         """The states of each path behind a sublayer."""
@@ -94,7 +100,7 @@ class Trellis:
         return [list(states) for states in zip(*by_text, strict=True)]
 
     def _judged(self, path: Path) -> Path:
-        cosines = [F.cosine_similarity(one, full, dim=-1) for one, full in zip(path.states, self._full, strict=True)]
+        cosines = [F.cosine_similarity(one, full, dim=-1) for one, full in zip(path.states, self.full, strict=True)]
         return Path(path.skip_mask, path.saved, path.states, float(torch.cat(cosines).mean()))
 
     def _best(self, paths: Seq[Path]) -> list[Path]:

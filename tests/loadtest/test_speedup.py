@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadtest import speedup
-from loadtest.speedup import Tally, main
+from loadtest.speedup import Prompt, Tally, alternating, main
 from swift_backend import Completion
 from swift_backend.sequence import RequestStats
 
@@ -35,6 +35,12 @@ def run(directory: Path, dataset: Path, out: Path, *more: str) -> dict[str, Any]
     assert main([*arguments, "--max-tokens", "9", "--ignore-eos", *more]) == 0
     report: dict[str, Any] = json.loads(out.read_text())
     return report
+
+
+def test_a_mixed_stream_changes_its_topic_all_the_time() -> None:
+    prompts = [Prompt(category, [i]) for i, category in enumerate(["code", "code", "code", "chat", "prose", "prose"])]
+    order = [(prompt.category, *prompt.token_ids) for prompt in alternating(prompts)]
+    assert order == [("code", 0), ("chat", 3), ("prose", 4), ("code", 1), ("prose", 5), ("code", 2)]
 
 
 @pytest.mark.parametrize("batch", ["1", "2"])

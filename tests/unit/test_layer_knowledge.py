@@ -14,9 +14,10 @@ import torch
 
 from swift_backend.config import EngineConfig
 from swift_backend.errors import ConfigError
-from swift_backend.layer_knowledge import make_chooser, pool_path, read_layer_sets, save_chooser
+from swift_backend.layer_knowledge import make_chooser, pool_path, read_layer_sets
 from swift_backend.loading import LoadedModel, load_model
 from swift_backend.params import SamplingParams
+from swift_backend.pool_keeper import PoolKeeper
 from swift_backend.sequence import Request, Sequence
 from swift_backend.speculation.cost_measuring import CostMeasuring
 from swift_backend.speculation.cost_model import CostModel
@@ -78,11 +79,18 @@ def shipped(path: Path, *masks: int, layers: int = LAYERS) -> Path:
     return path
 
 
+def leave(model: LoadedModel, chooser: LayerChooser) -> None:
+    """What an engine leaves behind that has learnt something."""
+    keeper = PoolKeeper(pool_path(model), chooser.pool)
+    chooser.pool.changes += 1
+    keeper.save()
+
+
 def test_the_second_start_measures_nothing_and_knows_what_the_first_learnt(start: Start, tmp_path: Path) -> None:
     first = start()
     assert start.measured == 1 and len(first.pool) == 0
     learn(first, A, accepted=18)
-    save_chooser(start.model(), first)
+    leave(start.model(), first)
     second = start()
     assert start.measured == 1 and second.costs == first.costs
     assert second.pool.to_content() == first.pool.to_content() and origins(second) == [(A, "search")]
@@ -138,7 +146,7 @@ def test_another_model_has_another_pool(start: Start, tmp_path: Path) -> None:
 
     chooser = start(here)
     learn(chooser, A, accepted=3)
-    save_chooser(here, chooser)
+    leave(here, chooser)
     assert [len(start(one).pool) for one in (here, *others)] == [1, 0, 0]
 
 
@@ -149,7 +157,7 @@ def test_a_directory_of_any_name_gives_a_file(start: Start) -> None:
     one = LoadedModel(named, model.dtype, model.runner, model.tokenizer)
     chooser = start(one)
     learn(chooser, A, accepted=3)
-    save_chooser(one, chooser)
+    leave(one, chooser)
     assert origins(start(one)) == [(A, "search")]
     assert pool_path(one).name.isascii()
     named.unlink()
@@ -159,11 +167,11 @@ def test_the_operators_sets_are_shipped_ones(start: Start, tmp_path: Path) -> No
     """Also those that were found here before; what was shipped once and is no more becomes one of many."""
     chooser, model = start(), start.model()
     learn(chooser, B, accepted=18)
-    save_chooser(model, chooser)
+    leave(model, chooser)
     chooser = start(layer_sets=str(shipped(tmp_path / "sets.json", A, B)))
     assert sorted(origins(chooser)) == [(A, SHIPPED), (B, SHIPPED)]
     assert chooser.pool.expected_alpha(B, PROFILE) > chooser.pool.expected_alpha(A, PROFILE)
-    save_chooser(model, chooser)
+    leave(model, chooser)
     assert sorted(origins(start(layer_sets=str(shipped(tmp_path / "others.json", C))))) == [
         (A, "pool"),
         (B, "pool"),
@@ -215,5 +223,5 @@ def test_a_pool_of_its_own_that_is_damaged_is_begun_anew(
     [record] = caplog.records
     assert record.levelname == "WARNING" and record.getMessage().startswith(f"{path} is not used: ")
     learn(chooser, A, accepted=18)
-    save_chooser(start.model(), chooser)
+    leave(start.model(), chooser)
     assert origins(start()) == [(A, "search")]

@@ -77,11 +77,14 @@ def test_time_counts() -> None:
     assert all(attentions == 0 for attentions, mlps in by_kind if 0 < mlps < 4)
 
 
+@pytest.mark.parametrize("least_share", [0.0, 0.1])
 @pytest.mark.parametrize("saved", [(0.01, 0.06), (0.05, 0.02), (0.03, 0.03)])
-def test_no_step_is_too_small_to_be_taken(saved: tuple[float, float]) -> None:
+def test_no_step_is_too_small_to_be_taken(saved: tuple[float, float], least_share: float) -> None:
     """All change alike; the paths go on until everything is left out."""
-    masks = run(Trellis([Turning(lambda index, state: 0.1)], saved, lambda skip, one: True, SUBLAYERS))
-    assert masks[-1] == mask(*range(SUBLAYERS)) and len(masks) >= SUBLAYERS // 2
+    texts, share = [Turning(lambda index, state: 0.1)], max(*saved, least_share)
+    masks = run(Trellis(texts, saved, lambda skip, one: True, SUBLAYERS, least_share=least_share))
+    assert masks[-1] == mask(*range(SUBLAYERS))
+    assert len(masks) in range(int(4 * sum(saved) / share), int(4 * sum(saved) / share) + 3)
 
 
 def test_all_texts_count() -> None:
@@ -116,7 +119,7 @@ def test_a_path_ends_where_the_model_without_its_sublayers_does(tiny_model: Call
     made = Trellis(shadows, (0.03, 0.05), lambda skip, one: 2 <= one < 2 * layers - 2, 2 * layers)
     masks = run(made)
     assert len(masks) > 5 and all(one & 0b11 == 0 == one >> (2 * layers - 2) for one in masks)
-    for path in made._paths:
+    for path in made.paths:
         for (start, known, positions), shadow, states in zip(asked, shadows, path.states, strict=True):
             trial = shadow_logits(runner.decoder, runner.cache, start, known, positions, [path.skip_mask])
             torch.testing.assert_close(shadow.logits([states]), trial, rtol=1e-4, atol=1e-5)
