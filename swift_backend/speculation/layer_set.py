@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -24,13 +25,15 @@ class LayerSet:
 
     @classmethod
     def common(cls, sets: Sequence[LayerSet]) -> LayerSet:
-        """One set for several sequences, as large as theirs are on average: the sublayers that most of them skip.
+        """One set for several sequences: that of half of them, the first of two such.
 
-        Ties go to the lower sublayer.
+        Where no set has so many, what most of them skip, as much as theirs are large on average; ties go to the lower
+        sublayer. Nobody has chosen that set, and nothing is known of it.
         """
         first = sets[0]
-        if all(one == first for one in sets):
-            return first
+        [(most_frequent, count)] = Counter(sets).most_common(1)
+        if 2 * count >= len(sets):
+            return most_frequent
         votes = [sum(not one.keeps(sublayer) for one in sets) for sublayer in range(2 * first.num_layers)]
         size = round(sum(votes) / len(sets))
         ranked = sorted(range(len(votes)), key=lambda sublayer: (-votes[sublayer], sublayer))

@@ -34,7 +34,7 @@ class LayerSkipDrafter:
     """Drafts with the active layers of one layer set for all sequences of a pass.
 
     A layer costs the same for one row as for some, so sequences with different sets would pay for the union of their
-    layers: what most of them skip is skipped (LayerSet.common).
+    layers: all of them take one set (LayerSet.common).
 
     A token whose confidence, max softmax(logits), is below ε ends the draft and is not part of it. The draft pass
     reads the full model's cache and writes its own keys and values into the tail, where verification overwrites them.
