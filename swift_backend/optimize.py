@@ -31,6 +31,8 @@ from swift_backend.text.dataset import Row
 MOST_SETS = 4
 # How often a sublayer of the best set may be exchanged for another.
 EXCHANGES = 2
+# Sets that are tried together, which share what they do alike.
+TOGETHER = 6
 # Prompts that are answered together.
 AT_ONCE = 8
 
@@ -110,10 +112,10 @@ def find_sets(search: OfflineSearch, corpus: Corpus, most_skipped: float, progre
         raise InvalidRequest("most_skipped", "most_skipped leaves no sublayer of this model to be skipped")
     task = progress.add_task("layer sets", total=len(trellis.masks) + EXCHANGES)
     found: list[Scored] = []
-    for mask in trellis.masks:
-        found += search.score([mask], search.positions)
-        progress.update(task, advance=1, description=f"c {found[-1].draft_ratio:.2f}: {found[-1].speed_up:.2f}x")
-    best = max(found, key=lambda scored: scored.speed_up)
+    for begin in range(0, len(trellis.masks), TOGETHER):
+        found += search.score(trellis.masks[begin : begin + TOGETHER], search.positions)
+        best = max(found, key=lambda scored: scored.speed_up)
+        progress.update(task, completed=len(found), description=f"c {best.draft_ratio:.2f}: {best.speed_up:.2f}x")
     for _ in range(EXCHANGES):
         best = search.exchange(best, corpus.texts)
         progress.update(task, advance=1, description=f"c {best.draft_ratio:.2f}: {best.speed_up:.2f}x")
@@ -160,7 +162,7 @@ def by_category(corpus: Corpus) -> dict[str, list[Text]]:
 
 
 def _cell(scored: Scored) -> str:
-    return f"{scored.speed_up:.2f}x  c {scored.draft_ratio:.2f}  α {scored.played.alpha:.2f}  γ {scored.length}"
+    return f"{scored.speed_up:.2f}x  γ {scored.length}\nc {scored.draft_ratio:.2f}  α {scored.played.alpha:.2f}"
 
 
 def _parser() -> argparse.ArgumentParser:
