@@ -14,12 +14,15 @@ from swift_backend.runner import Runner
 from swift_backend.speculation.matchness import Trial, try_sets
 from swift_backend.speculation.similarity import LayerSimilarity, Profile
 
+GOLDEN = (5**0.5 - 1) / 2
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A prompt and its answer, at the cache's slots from `start` on.
 
     category: where it comes from. first: the position of the prompt's last token, after which the answer begins.
+    phase: where in the answer a few positions are taken from, between its beginning (0) and its end (1).
     """
 
     category: str
@@ -27,10 +30,13 @@ class Text:
     first: int
     start: int
     profile: Profile
+    phase: float = 0.0
 
     def positions(self, most: int) -> range:
         """Up to so many consecutive positions whose next token belongs to the answer."""
-        return range(self.first, min(self.first + most, len(self.tokens) - 1))
+        last = len(self.tokens) - 1
+        begin = self.first + round(self.phase * max(0, last - self.first - most))
+        return range(begin, min(begin + most, last))
 
 
 @dataclass(slots=True)
@@ -58,7 +64,8 @@ class Corpus:
                 profile += count / len(prompt) * seen.profiles()[0]
             else:
                 self.runner.forward([group])
-        self.texts.append(Text(category, tokens, len(prompt) - 1, extent.start, Profile(profile)))
+        phase = len(self.texts) * GOLDEN % 1  # all parts of answers, also within a category
+        self.texts.append(Text(category, tokens, len(prompt) - 1, extent.start, Profile(profile), phase))
         return True
 
     def trials(self, skips: Seq[int], most_positions: int, texts: Iterable[Text] | None = None) -> list[Trial]:

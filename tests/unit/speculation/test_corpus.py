@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,17 @@ def test_positions_are_those_before_the_answers_tokens() -> None:
     text = Text("any", [7] * 9, first=4, start=0, profile=Profile(torch.zeros(3)))
     assert list(text.positions(24)) == [4, 5, 6, 7]
     assert list(text.positions(2)) == [4, 5]
+    assert [list(replace(text, phase=phase).positions(2)) for phase in (0.5, 1.0)] == [[5, 6], [6, 7]]
+    assert list(replace(text, phase=0.7).positions(24)) == [4, 5, 6, 7]
+
+
+def test_few_positions_are_of_all_parts_of_answers(tiny_model: Callable[[str], Path]) -> None:
+    """How answers begin says little of what follows."""
+    made = Corpus(SwiftLLM(tiny_model("llama"), "float32", kv_cache_tokens=512).engine.runner)
+    for _ in range(8):
+        assert made.add("any", [5, 9], list(range(3, 33)))
+    begins = sorted(text.positions(6).start - text.first for text in made.texts)
+    assert begins[0] == 0 and begins[-1] >= 20 and all(b - a <= 6 for a, b in itertools.pairwise(begins))
 
 
 def test_a_profile_is_that_of_the_prompt_alone(corpus: Corpus) -> None:
