@@ -96,7 +96,8 @@ class LayerChooser:
         if mode == "static":
             return self._set(self.pool.best(self._value(len(sequence.tokens)), SHIPPED))
         if mode == "search":
-            self.search.begin_with(self.guide.sublayers(profile).skip_mask)
+            known = self.pool.suggest(profile.values, self._value(len(sequence.tokens)))
+            self.search.begin_with(self.guide.layers(profile).skip_mask if known is None else known)
             return self.search.layer_set
         if mode in POOLED:
             return self._pooled(profile, len(sequence.tokens))

@@ -27,6 +27,7 @@ class Search:
         self.incumbent: int | None = None
         self.finds: list[int] = []
         self.suggested: list[int] = []
+        self.forgotten: list[Sequence] = []
 
     @property
     def layer_set(self) -> LayerSet | None:
@@ -37,6 +38,9 @@ class Search:
 
     def begin_with(self, skip_mask: int) -> None:
         self.incumbent = skip_mask if self.incumbent is None else self.incumbent
+
+    def forget(self, sequence: Sequence) -> None:
+        self.forgotten.append(sequence)
 
     def round_done(self, sequence: Sequence, seconds: float) -> float:
         self.incumbent = self.finds.pop(0) if self.finds else self.incumbent
@@ -196,11 +200,20 @@ def test_a_first_request_gets_the_guides_set_and_a_knapsack_has_to_win_a_race() 
     assert len(made.search.suggested) == 1 and made.search.suggested[0] != given.skip_mask  # type: ignore[attr-defined]
 
 
+def test_a_search_begins_with_the_best_that_is_known() -> None:
+    pool = Pool(6)
+    pool.add(0b1100, SHIPPED), pool.add(0b111100, "search")
+    for mask, right in ((0b1100, True), (0b111100, False)):
+        for _ in range(50):
+            pool.note(mask, first=True, confidence=0.9, accepted=right)
+    assert chooser(pool).choose(ready("search")) == LayerSet(6, 0b1100)
+
+
 def test_what_the_search_finds_is_used_from_the_next_round_on() -> None:
     made = chooser()
     one = ready("search")
     made._give(one, made.choose(one))
-    assert one.layer_set == LayerSet(6, 0b10_1010_1000)
+    assert one.layer_set == GUIDE.layers(Profile(FLAT))
     made.search.finds = [0b1100]  # type: ignore[attr-defined]
     assert made.round_done(one, 1.0) == 0.02
     assert one.layer_set == LayerSet(6, 0b1100) and one.search_seconds == 0.02
@@ -238,3 +251,4 @@ def test_a_request_is_remembered_if_its_drafts_were_its_sets(drafted_with: int |
     one.note_round(2, 2, 0.1, 0.1)
     made.ended(one)
     assert len(made.pool._records) == remembered
+    assert made.search.forgotten == [one]  # type: ignore[attr-defined]
