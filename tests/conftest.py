@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,9 +131,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def forgotten_pools(own_cache: Path) -> None:
-    """No test starts from what another one's engine learnt."""
-    shutil.rmtree(own_cache / "pools", ignore_errors=True)
+def own_pools(own_cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test starts from what another one's engine learnt, which may be written while the other one is running."""
+    (own_cache / "costs").mkdir(exist_ok=True)
+    own = tmp_path_factory.mktemp("cache")
+    for entry in own_cache.iterdir():
+        (own / entry.name).symlink_to(entry)
+    monkeypatch.setenv("SWIFT_CACHE_DIR", str(own))
 
 
 @pytest.hookimpl(wrapper=True)

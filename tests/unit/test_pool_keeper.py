@@ -108,7 +108,7 @@ def test_two_processes_know_what_either_found(tmp_path: Path, clock: Clock) -> N
     assert (taken_over.origin, taken_over.alpha) == ("pool", own.alpha)
 
 
-def test_a_program_leaves_what_it_learnt(tiny_model: Callable[[str], Path], own_cache: Path) -> None:
+def test_a_program_leaves_what_it_learnt(tiny_model: Callable[[str], Path]) -> None:
     """Without a server, and without being asked to."""
     llm = SwiftLLM(tiny_model("llama"), "float32")
     prompt = list(range(3, 30))
