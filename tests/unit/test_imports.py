@@ -27,6 +27,7 @@ LEVELS = [
         "metrics",
         "starting",
         "verification",
+        "pool_keeper",
     },
     {"text", "runner", "pass_times"},
     {"prefix_cache"},
