@@ -29,8 +29,6 @@ from swift_backend.text.dataset import Row
 
 # One for all traffic, and the next best, which may suit some of it better.
 MOST_SETS = 4
-# How often a sublayer of the best set may be exchanged for another.
-EXCHANGES = 2
 # Sets that are tried together, which share what they do alike.
 TOGETHER = 6
 # Prompts that are answered together.
@@ -59,7 +57,7 @@ def optimize(arguments: argparse.Namespace, console: Console) -> bool:
         search = OfflineSearch(
             corpus, llm.engine.costs, most_draft_tokens=arguments.most_draft_tokens, positions=arguments.positions
         )
-        found = find_sets(search, corpus, arguments.most_skipped, progress)
+        found = find_sets(search, corpus, arguments.most_skipped, arguments.exchanges, progress)
     console.print(report(search, corpus, found, arguments.tokens))
     return save_pool(arguments.out, make_pool(corpus, found, arguments.tokens))
 
@@ -101,7 +99,9 @@ def _answers(llm: SwiftLLM, prompts: Sequence[list[int]], tokens: int, progress:
     return answers
 
 
-def find_sets(search: OfflineSearch, corpus: Corpus, most_skipped: float, progress: Progress) -> list[Scored]:
+def find_sets(
+    search: OfflineSearch, corpus: Corpus, most_skipped: float, exchanges: int, progress: Progress
+) -> list[Scored]:
     """The fastest set for all texts, and those that come next."""
     trellis = search.trellis(corpus.texts, most_skipped)
     task = progress.add_task("paths", total=trellis.num_sublayers)
@@ -110,13 +110,13 @@ def find_sets(search: OfflineSearch, corpus: Corpus, most_skipped: float, progre
         progress.advance(task)
     if not trellis.masks:
         raise InvalidRequest("most_skipped", "most_skipped leaves no sublayer of this model to be skipped")
-    task = progress.add_task("layer sets", total=len(trellis.masks) + EXCHANGES)
+    task = progress.add_task("layer sets", total=len(trellis.masks) + exchanges)
     found: list[Scored] = []
     for begin in range(0, len(trellis.masks), TOGETHER):
         found += search.score(trellis.masks[begin : begin + TOGETHER], search.positions)
         best = max(found, key=lambda scored: scored.speed_up)
         progress.update(task, completed=len(found), description=f"c {best.draft_ratio:.2f}: {best.speed_up:.2f}x")
-    for _ in range(EXCHANGES):
+    for _ in range(exchanges):
         best = search.exchange(best, corpus.texts)
         progress.update(task, advance=1, description=f"c {best.draft_ratio:.2f}: {best.speed_up:.2f}x")
     others = sorted(found, key=lambda scored: -scored.speed_up)
@@ -181,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--positions", type=_whole(1), default=16, help="of each answer, while sets are compared (default: 16)")
     add("--most-draft-tokens", type=_whole(1), default=5, help="the longest draft (default: 5)")
     add("--most-skipped", type=_share, default=0.65, help="share of the sublayers (default: 0.65)")
+    add("--exchanges", type=_whole(0), default=1, help="tries to exchange sublayers of the best set; slow (default: 1)")
     add("--kv-cache-tokens", type=_whole(2), default=16384, help="for all texts at once (default: 16384)")
     return parser
 

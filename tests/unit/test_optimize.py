@@ -168,7 +168,7 @@ def scored(mask: int, speed: float) -> Scored:
 def test_the_fastest_sets_are_found_each_once(exchanged: int, rest: list[int]) -> None:
     """First what the exchange made of the fastest, which may be that itself."""
     search = Found(1.1, 1.3, 1.0, 1.2, 0.9, exchanged=scored(exchanged, 1.4))
-    found = find_sets(cast(OfflineSearch, search), Corpus(cast(Runner, None)), 0.5, Progress(disable=True))
+    found = find_sets(cast(OfflineSearch, search), Corpus(cast(Runner, None)), 0.5, 2, Progress(disable=True))
     assert [one.layer_set.skip_mask for one in found] == [exchanged, *rest]
     assert [start.layer_set.skip_mask for start in search.starts] == [0x8, exchanged]
 
