@@ -95,6 +95,12 @@ class CostModel:
         now = self.scale * self.draft_drift.at(1)
         return now * (self.attention.at(1) + self.per_key * context), now * self.mlp.at(1)
 
+    def sublayer_shares(self, context: float) -> tuple[float, float]:
+        """The same in times of a plain token."""
+        plain = self.seconds(1, context)
+        attention, mlp = self.sublayer_seconds(context)
+        return attention / plain, mlp / plain
+
     def note(
         self, took: float, rows: float, context: float, skip_mask: int = 0, logit_rows: float | None = None
     ) -> None:

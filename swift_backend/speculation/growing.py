@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import torch
@@ -17,9 +18,10 @@ POSITIONS = 6
 MOST_PATHS = 12
 # A round is held up by so much of a plain token's time at most, or by one sublayer.
 HOLD_UP = 0.25
-# The best of what was found, until there is reason to believe more; of a few positions all may be right by luck.
+# So many of what was found are worth a race; of a few positions all may be right by luck.
 MOST_CANDIDATES = 3
-PRIOR_ALPHA, PRIOR_WEIGHT = 0.7, 4.0
+
+Speed = Callable[[int, int, int], float]  # of a mask that was right at so many of so many positions
 
 
 class Growth:
@@ -34,14 +36,12 @@ class Growth:
         """may_skip: the sublayers that may be left out."""
         assert sequence.extent is not None
         self.sequence = sequence
-        self._costs, self._context = costs, len(sequence.tokens)
         known = [sequence.tokens[position] for position in positions]
         self._shadow = Shadow.of(runner.decoder, runner.cache, sequence.extent.start, known, positions)
-        attention, mlp = costs.sublayer_seconds(self._context)
-        plain, open_sublayers = costs.seconds(1, self._context), frozenset(may_skip)
+        open_sublayers = frozenset(may_skip)
         self._trellis = Trellis(
             [self._shadow],
-            (attention / plain, mlp / plain),
+            costs.sublayer_shares(len(sequence.tokens)),
             lambda skip, sublayer: sublayer in open_sublayers,
             2 * costs.num_layers,
             least_share=1 / MOST_PATHS,
@@ -65,16 +65,12 @@ class Growth:
         [ids] = self._shadow.logits(path.states).argmax(-1)
         self._right[path.skip_mask] = int((ids == self._expected).sum())
 
-    def candidates(self, most_draft_tokens: int) -> list[int]:
+    def candidates(self, speed: Speed) -> list[int]:
         """The masks of the fastest paths, by how often they were right; the fastest first."""
-        assert self._expected is not None or not self._trellis.paths
-        tried = POSITIONS if self._expected is None else self._expected.shape[0]
-
-        def speed(mask: int) -> float:
-            alpha = (self._right[mask] + PRIOR_ALPHA * PRIOR_WEIGHT) / (tried + PRIOR_WEIGHT)
-            return self._costs.drafting_speed(alpha, mask, self._context, most_draft_tokens)
-
-        return sorted(self._right, key=speed, reverse=True)[:MOST_CANDIDATES]
+        tried = self._shadow.embedded.shape[0]
+        return sorted(self._right, key=lambda mask: speed(mask, self._right[mask], tried), reverse=True)[
+            :MOST_CANDIDATES
+        ]
 
 
 def seconds_to_grow(costs: CostModel, context: float) -> float:

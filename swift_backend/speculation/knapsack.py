@@ -53,7 +53,7 @@ class Knapsack:
         attentions, mlps = (self._ranked(change, kind) for kind in (0, 1))
         lost = np.add.outer(_sums(change[attentions]), _sums(change[mlps]))
         plain = self.costs.seconds(1, context)
-        saved = [seconds / plain for seconds in self.costs.sublayer_seconds(context)]
+        saved = self.costs.sublayer_shares(context)
         nothing_saved = self.costs.seconds(1, context, 0b1) / plain + saved[0]
         ratio = nothing_saved - np.add.outer(saved[0] * _counts(attentions), saved[1] * _counts(mlps))
         rate = self._rates(np.exp(-self.decay * lost), ratio, context)

@@ -67,11 +67,9 @@ class OfflineSearch:
     def trellis(self, texts: Seq[Text], most_skipped: float) -> Trellis:
         """One over the texts, whose paths leave out up to that share of the sublayers."""
         most = int(most_skipped * 2 * self._layers)
-        plain = self._costs.seconds(1, 0.0)
-        attention, mlp = self._costs.sublayer_seconds(0.0)
         return Trellis(
             self._corpus.shadows(self.positions, texts),
-            (attention / plain, mlp / plain),
+            self._costs.sublayer_shares(0.0),
             lambda skip, sublayer: sublayer in self._open and skip.bit_count() < most,
             2 * self._layers,
         )

@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 from swift_backend.runner import Runner
@@ -177,7 +178,7 @@ class OnlineSearch:
         for _ in range(steps_at_once(self._costs, context)):
             self._growth.step()
             if self._growth.done:
-                self._grown.extend(self._growth.candidates(self._most))
+                self._grown.extend(self._growth.candidates(partial(self._speed, context)))
                 self._growth, self._proposed = None, 0
                 break
         return True
@@ -202,14 +203,14 @@ class OnlineSearch:
         """Promote the candidate, give it up, or try it further."""
         assert self.incumbent is not None
         tried = race.tried
-        to_beat = self._speed(self.incumbent, race.incumbent_right, tried, context)
-        ahead = self._speed(race.skip_mask, race.right, tried, context) - to_beat
-        won = tried >= ENOUGH and self._speed(race.skip_mask, race.surely_right, tried, context) > to_beat
+        to_beat = self._speed(context, self.incumbent, race.incumbent_right, tried)
+        ahead = self._speed(context, race.skip_mask, race.right, tried) - to_beat
+        won = tried >= ENOUGH and self._speed(context, race.skip_mask, race.surely_right, tried) > to_beat
         if won or tried >= MOST_TRIED or (tried >= LEAST_TRIED and ahead < MARGIN):
             self._proposals.note(race.skip_mask, ahead)
             self.incumbent, self._race = race.skip_mask if won else self.incumbent, None
 
-    def _speed(self, skip_mask: int, right: float, tried: int, context: int) -> float:
+    def _speed(self, context: int, skip_mask: int, right: float, tried: int) -> float:
         """Expected tokens per second over plain decoding; below 1 where drafts lose."""
         alpha = (right + PRIOR_ALPHA * PRIOR_WEIGHT) / (tried + PRIOR_WEIGHT)
         return self._costs.drafting_speed(alpha, skip_mask, context, self._most)

@@ -33,7 +33,10 @@ class States(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A way through the sublayers so far. saved: share of a plain token's time; states: of each text."""
+    """A way through the sublayers so far.
+
+    saved: share of a plain token's time. states: behind the latest sublayer, [positions, hidden] of each text.
+    """
 
     skip_mask: int
     saved: float

@@ -136,6 +136,12 @@ def test_what_a_sublayer_costs_is_what_skipping_it_saves(model: CostModel, mask:
     assert left == pytest.approx(model.seconds(1, context, mask))
 
 
+def test_shares_are_in_times_of_a_plain_token() -> None:
+    """66 s; with 100 slots an attention takes 3 s of 71."""
+    assert MODEL.sublayer_shares(0) == (2 / 66, 3 / 66)
+    assert measured(scale=4.0).sublayer_shares(100) == pytest.approx((3 / 71, 3 / 71))
+
+
 def test_c_is_a_draft_pass_over_a_full_one() -> None:
     layers = LayerSet.skipping(LAYERS, [1, 3])
     assert MODEL.draft_ratio(layers, 0) == (66 - 10) / 66

@@ -98,12 +98,12 @@ def test_who_is_no_better_loses_its_turn(script: Script) -> None:
 
 
 # Of four positions both are right at one, B alone at two and A alone at one.
-LEAD = {1: {A: "1001", B: "0111"}}
+LEAD: dict[int, dict[int, float | str]] = {1: {A: "1001", B: "0111"}}
 
 
 def test_who_leads_wins_once_that_is_no_luck(script: Script) -> None:
     """By 13 of 39 positions at which they differ, after 52: 13 > 2 √40, and 12 of 36 is not enough."""
-    script.rates = LEAD  # type: ignore[assignment]
+    script.rates = LEAD
     search = searching(script, Listed(B))
     decode(search, text(200), 12)
     assert search.incumbent == A
@@ -113,7 +113,7 @@ def test_who_leads_wins_once_that_is_no_luck(script: Script) -> None:
 
 def test_who_leads_but_does_not_win_gives_up_in_the_end(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TRIED", 48)
-    script.rates = LEAD  # type: ignore[assignment]
+    script.rates = LEAD
     search = searching(script, proposals := Listed(B, C))
     decode(search, text(200), 13)
     assert script.candidates == [B, C] and search.incumbent == A

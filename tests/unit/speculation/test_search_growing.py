@@ -14,7 +14,7 @@ import torch
 from swift_backend import SwiftLLM
 from swift_backend.batch import RowGroup
 from swift_backend.speculation import search as module
-from swift_backend.speculation.growing import MOST_CANDIDATES, POSITIONS, Growth, seconds_to_grow
+from swift_backend.speculation.growing import MOST_CANDIDATES, POSITIONS, Growth, Speed, seconds_to_grow
 from swift_backend.speculation.proposals import Proposals
 from swift_backend.speculation.search import GROWING_EVERY, MOST_WAITED, OnlineSearch
 from tests.unit.speculation.scripted_trials import FLAT, LAYERS, START, STEEP, A, B, C, Listed, Script, searching, text
@@ -43,8 +43,8 @@ class Scripted:
         self.taken += 1
         self.script.now += 0.01
 
-    def candidates(self, most: int) -> list[int]:
-        assert most == 5
+    def candidates(self, speed: Speed) -> list[int]:
+        assert speed(B, 5, POSITIONS) > speed(B, 4, POSITIONS) > 0
         return [B, C]
 
 
@@ -140,7 +140,7 @@ def test_only_its_own_text_moves_it_on_and_a_silent_one_is_given_up(script: Scri
 
 def test_nothing_that_it_finds_is_tried_twice_or_for_nothing(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """The incumbent itself, or no set at all."""
-    monkeypatch.setattr(Scripted, "candidates", lambda self, most: [A, 0])
+    monkeypatch.setattr(Scripted, "candidates", lambda self, speed: [A, 0])
     search = searching(script, Listed(D), open_sublayers=OPEN)
     rounds_until(lambda: script.candidates, search, text(100))
     assert script.candidates == [D]
@@ -160,7 +160,13 @@ def test_on_a_real_model(tiny_model: Callable[[str], Path]) -> None:
     while not growth.done:
         growth.step()
         steps += 1
-    found = growth.candidates(5)
+
+    def speed(mask: int, right: int, tried: int) -> float:
+        assert 0 <= right <= tried == POSITIONS
+        return -float(mask)  # whatever it is, it decides
+
+    found = growth.candidates(speed)
+    assert found == sorted(path.skip_mask for path in growth._trellis.paths)[:MOST_CANDIDATES]
     assert steps > 2 * layers and 1 <= len(found) <= MOST_CANDIDATES and len(set(found)) == len(found)
     assert all(mask and mask & 0b11 == 0 == mask >> (2 * layers - 2) for mask in found)
     assert all(torch.equal(both, old) for both, old in zip(runner.cache.slots, before, strict=True))
