@@ -12,7 +12,7 @@ from loadtest.answers import Answer
 from loadtest.figures import Memory, Sample, total
 from swift_backend.metric_families import OUTCOMES
 
-MOST_DRAFTED = 5  # in a round: the server's default of max_draft_tokens
+MOST_DRAFTED = 15  # in a round: the server's default of max_draft_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,38 @@ STACKED_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Consecutive tokens of one sequence in a pass.
+    """Tokens of one sequence in a pass: consecutive ones, or a tree of alternatives.
 
-    token_ids: the tokens, at positions first, first + 1, …; the extent's slot of position p is extent_start + p.
-    num_logits: for how many of the last rows logits are wanted.
+    token_ids: of the rows; row i writes the extent's slot extent_start + first + i. num_logits: for how many of the
+    last rows logits are wanted. parents: the row before each row, −1 where that is what the cache holds, always an
+    earlier one; None where each follows the one before it. A row sees the rows that lead to it, and is at position
+    first + how many they are.
     """
 
     token_ids: Seq[int]
     first: int
     extent_start: int
     num_logits: int
+    parents: Seq[int] | None = None
+
+    @property
+    def positions(self) -> list[int]:
+        """Of each row."""
+        if self.parents is None:
+            return list(range(self.first, self.first + len(self.token_ids)))
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(self.first if parent < 0 else found[parent] + 1)
+        return found
+
+    def sees(self) -> list[list[bool]]:
+        """Whether row i sees row j."""
+        count = len(self.token_ids)
+        seen: list[list[bool]] = []
+        for row, parent in enumerate(range(-1, count - 1) if self.parents is None else self.parents):
+            seen.append([False] * count if parent < 0 else list(seen[parent]))
+            seen[row][row] = True
+        return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +104,7 @@ def build_batch(groups: Seq[RowGroup], device: torch.device, shape: BatchShape) 
     for group in groups:
         start, count = len(tokens), len(group.token_ids)
         tokens += group.token_ids
-        positions += range(group.first, group.first + count)
+        positions += group.positions
         slots += range(group.extent_start + group.first, group.extent_start + group.first + count)
         logit_rows += range(start + count - group.num_logits, start + count)
         bounds.append((start, start + count))
@@ -109,14 +131,25 @@ def _view(
     keys = (group.extent_start + oldest, group.extent_start + end)
     if count == 1:
         return AttentionView(*bounds, *keys, mask=None, causal=False)
-    if group.first == 0 and (not window or end <= window):
+    if group.parents is None and group.first == 0 and (not window or end <= window):
         return AttentionView(*bounds, *keys, mask=None, causal=True)
-    rows = torch.arange(group.first, end, device=device)[:, None]
-    columns = torch.arange(oldest, end, device=device)[None, :]
-    seen = columns <= rows
-    if window:
-        seen &= columns > rows - window
+    seen = _seen(group, oldest, window, device)
     if count > STACKED_ROWS:
         return AttentionView(*bounds, *keys, mask=seen, causal=False)
     mask = torch.zeros(seen.shape, device=device).masked_fill_(~seen, -torch.inf)
     return AttentionView(*bounds, *keys, mask=mask.repeat(heads_per_kv, 1), causal=False)
+
+
+def _seen(group: RowGroup, oldest: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """Which of the slots from `oldest` on, up to the group's last one, each row sees: bool [rows, slots]."""
+    end = group.first + len(group.token_ids)
+    if group.parents is None:
+        columns = torch.arange(oldest, end, device=device)
+        seen = columns[None, :] <= columns[group.first - oldest :, None]
+    else:
+        past = torch.ones((len(group.token_ids), group.first - oldest), dtype=torch.bool, device=device)
+        seen = torch.cat((past, torch.tensor(group.sees(), device=device)), dim=1)
+        columns = torch.tensor([*range(oldest, group.first), *group.positions], device=device)
+    if window:
+        seen &= columns[None, :] > columns[group.first - oldest :, None] - window
+    return seen

@@ -39,7 +39,8 @@ class EngineConfig:
     max_waiting: requests that may wait for room before new ones are refused.
     timeout_ms: deadline of requests that bring none; None is no deadline.
     threads: CPU threads that compute; None shares this process's cores among the instances of the model.
-    max_draft_tokens: upper bound of γ for every request.
+    max_draft_tokens: upper bound of drafted tokens in a round, for every request; γ where a request says nothing and
+        no controller decides is 5, the guide's.
     limit_drafts: while several requests run, draft only as far as that brings more tokens per second, by the measured
         costs of passes; false is for experiments.
     layer_sets: file with layer sets, made by swift_backend.optimize; speculation "static" needs one.
@@ -64,7 +65,7 @@ class EngineConfig:
     max_waiting: int = 256
     timeout_ms: int | None = None
     threads: int | None = None
-    max_draft_tokens: int = 5
+    max_draft_tokens: int = 15
     limit_drafts: bool = True
     layer_sets: str | None = None
     search_share: float = 0.02

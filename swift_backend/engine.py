@@ -26,8 +26,14 @@ from swift_backend.scheduler import Work, plan_step
 from swift_backend.sequence import Output, Request, Sequence, TokenLogprob
 from swift_backend.speculation.batch_limit import BatchLimit
 from swift_backend.speculation.cost_model import CostModel
-from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.draft import Draft, Drafter
+from swift_backend.speculation.draft_passes import DraftPasses
+from swift_backend.speculation.drafters import Drafters
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
+from swift_backend.speculation.ngram import NgramDrafter
+from swift_backend.speculation.policy import Policy
+from swift_backend.speculation.prices import Prices
+from swift_backend.speculation.set_odds import PoolOdds
 from swift_backend.speculation.verdict import Verdict
 from swift_backend.starting import Starter
 from swift_backend.stopping import append_until_stop
@@ -70,12 +76,14 @@ class Engine:
             static_sets=config.layer_sets is not None,
         )
         self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
-        self._starter = Starter(config, limits, self.tokenizer)
         self._inbox = Inbox(config.max_waiting, config.max_running)
         self._prefixes = PrefixCache(self._cache, enabled=config.prefix_cache)
         self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
-        self._drafter = LayerSkipDrafter(self.runner, with_probs=config.acceptance == "rejection")
+        passes = DraftPasses(self.runner, self.costs, with_probs=config.acceptance == "rejection")
+        self._policy = Policy(passes, Prices(self.costs), PoolOdds(self._layers.pool))
+        self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), NgramDrafter())
+        self._starter = Starter(config, limits, self.tokenizer, self._policy.new_state)
         self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure)
         times = measure(self.runner)
         self._batch_limit = BatchLimit(times, 1 - self._layers.guide.ratio)
@@ -175,7 +183,7 @@ class Engine:
     def _draft(self, plan: list[Work]) -> list[Draft]:
         """A draft for each work; a drafter that fails costs its drafts, and nobody's answer."""
         try:
-            return self._drafter.draft([work.sequence for work in plan], [work.draft_budget for work in plan])
+            return self._drafter.draft(plan)
         except Exception as error:
             if ends_engine(error):
                 raise
@@ -206,23 +214,19 @@ class Engine:
         if self.runner.device.type == "cpu" or any(verdicts):  # else nobody waited for the pass
             self._pace.note_step(plan, sum(map(len, drafts)), seconds)
         self._serve_last([work.sequence for work in plan])
-        only_decoding = not any(work.sequence.prefilling for work in plan)
         accepted: list[int] = []
         for work, draft, verdict in zip(plan, drafts, verdicts, strict=True):
             accepted.append(0)
             if work.sequence.finished:
                 continue
             with self._own_failure(work.sequence):
-                accepted[-1] = self._commit_one(work, draft, verdict, seconds / len(plan), only_decoding)
-        rounds = [(draft.passes, len(draft), count) for draft, count in zip(drafts, accepted, strict=True)]
-        drafting = [work.sequence for work, draft in zip(plan, drafts, strict=True) if draft.passes]
-        context = mean_context(drafting)
-        self._batch_limit.note_round(rounds, sum(draft.seconds for draft in drafts), context)
-        self._pace.note_drafts(drafts, context)
+                accepted[-1] = self._commit_one(work, draft, verdict, seconds / len(plan))
+        fixed = [i for i, work in enumerate(plan) if work.sequence.drafting is None]  # a policy looks after itself
+        context = mean_context([plan[i].sequence for i in fixed if drafts[i].passes])
+        rounds = [(drafts[i].passes, len(drafts[i]), accepted[i]) for i in fixed]
+        self._batch_limit.note_round(rounds, sum(drafts[i].seconds for i in fixed), context)
 
-    def _commit_one(
-        self, work: Work, draft: Draft, verdict: Verdict | None, seconds: float, only_decoding: bool
-    ) -> int:
+    def _commit_one(self, work: Work, draft: Draft, verdict: Verdict | None, seconds: float) -> int:
         """Commit one sequence's share of a step, and say how many drafted tokens it accepted."""
         sequence = work.sequence
         assert sequence.extent is not None
@@ -232,17 +236,19 @@ class Engine:
         first = sequence.num_output_tokens
         text = append_until_stop(sequence, verdict.token_ids, self._eos_ids)
         committed = sequence.num_output_tokens - first
+        path = verdict.path[:committed]
+        self._cache.gather(sequence.extent, path[: max(committed - 1, 0)])
         self._cache.commit(sequence.extent, max(committed - 1, 0))
-        accepted = min(verdict.num_accepted, committed)
+        one = draft.round(path, committed, seconds)
         if first:
-            sequence.note_round(len(draft), accepted, draft.seconds, seconds)
-            self._report.note_round(draft, accepted)
-            self._layers.note_round(sequence, draft, accepted)
-            if sequence.brake is not None and only_decoding:  # a prompt's chunk would make drafts look cheap
-                sequence.brake.note_round(accepted, draft.seconds, seconds, may_draft=work.draft_budget > 0)
+            sequence.note_round(one)
+            self._report.note_round(one, draft.skipped_sublayers)
+            self._layers.note_round(sequence, draft, verdict.token_ids[:committed])
+            if sequence.drafting is not None:
+                self._policy.note_round(sequence, draft, verdict.token_ids[:committed])
         logprobs = verdict.logprobs[:committed]
         if committed:
-            sequence.note_tokens(logprobs, monotonic())
+            sequence.note_tokens(one.origins, logprobs, monotonic())
             self._report.note_tokens(sequence, committed)
         error = None
         if verdict.broken and not sequence.finished:
@@ -250,7 +256,7 @@ class Engine:
             sequence.finish_reason = "error"
             text += sequence.text.flush()[0]
         self._emit(sequence, text, committed, logprobs, error)
-        return accepted
+        return len(path)
 
     def _serve_last(self, served: list[Sequence]) -> None:
         """Put those who had their turn behind those who had not."""

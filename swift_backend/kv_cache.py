@@ -72,6 +72,18 @@ class KVCache:
         assert 0 <= num_tokens <= extent.size - extent.length, "commit beyond the extent"
         extent.length += num_tokens
 
+    def gather(self, extent: Extent, tentative: Iterable[int]) -> None:
+        """Move some tentative slots, ascending offsets from extent.length, to the front of the tentative ones."""
+        moved = [(offset, place) for place, offset in enumerate(tentative) if offset != place]
+        if not moved:
+            return
+        end = extent.start + extent.length
+        assert all(0 <= place < offset < extent.size - extent.length for offset, place in moved), "not tentative slots"
+        device = self.slots[0].device
+        sources, targets = (torch.tensor(offsets, device=device) + end for offsets in zip(*moved, strict=True))
+        for both in self.slots:
+            both[targets] = both[sources]
+
     def copy(self, source: Extent, target: Extent, num_tokens: int) -> None:
         """Begin an empty extent with the first num_tokens committed tokens of another; mutates target.length."""
         assert target.length == 0 and num_tokens <= min(source.length, target.size), "nothing committed to copy"

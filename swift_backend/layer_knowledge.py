@@ -12,6 +12,7 @@ from swift_backend.config import EngineConfig, default_cache_dir
 from swift_backend.errors import ConfigError
 from swift_backend.loading import LoadedModel
 from swift_backend.pool_keeper import ELSEWHERE
+from swift_backend.scheduler import GUIDE_DRAFT
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.cost_measuring import CostMeasuring
 from swift_backend.speculation.cost_store import stored_costs
@@ -34,7 +35,7 @@ def make_chooser(config: EngineConfig, model: LoadedModel) -> LayerChooser:
         arm.origin = ELSEWHERE if arm.origin == SHIPPED else arm.origin
     if config.layer_sets is not None:
         pool.merge(read_layer_sets(Path(config.layer_sets), layers))
-    most = max(config.max_draft_tokens, 1)
+    most = max(min(config.max_draft_tokens, GUIDE_DRAFT), 1)
     spared = min(config.protected_layers, 1)  # the guide's rule is for its own sets; the paper spares one layer
     knapsack = Knapsack(costs, spared, most)
     open_sublayers = range(2 * spared, 2 * (layers - spared))

@@ -18,6 +18,7 @@ class Family:
 
 
 OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "invalid", "unavailable")
+DRAFTERS = ("layer_skip", "ngram", "sibling")
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 REQUESTS = Family("swift_requests_total", "counter", "Requests by how they ended", "outcome", OUTCOMES)
@@ -27,11 +28,15 @@ FAMILIES = (
     Family("swift_reused_prompt_tokens_total", "counter", "Prompt tokens that were in the cache already"),
     Family("swift_generated_tokens_total", "counter", "Committed output tokens"),
     Family("swift_rounds_total", "counter", "Decode rounds, one for each sequence and full pass"),
-    Family("swift_draft_tokens_total", "counter", "Drafted tokens", "drafter", ("layer_skip",)),
-    Family("swift_accepted_draft_tokens_total", "counter", "Drafted tokens that were kept", "drafter", ("layer_skip",)),
+    Family("swift_draft_tokens_total", "counter", "Drafted tokens", "drafter", DRAFTERS),
+    Family("swift_accepted_draft_tokens_total", "counter", "Drafted tokens that were kept", "drafter", DRAFTERS),
     Family("swift_first_draft_tokens_total", "counter", "First tokens of drafts"),
     Family("swift_accepted_first_draft_tokens_total", "counter", "First tokens of drafts that were kept"),
     Family("swift_layer_search_seconds_total", "counter", "Time spent on trying other layer sets"),
+    Family("swift_rounds_without_draft_total", "counter", "Decode rounds in which nothing was drafted"),
+    Family("swift_draft_seconds_total", "counter", "Time of draft passes"),
+    Family("swift_verify_seconds_total", "counter", "Time of full passes of decode rounds"),
+    Family("swift_decide_seconds_total", "counter", "Time spent on what to draft"),
     Family("swift_running_requests", "gauge", "Requests that have a place in the cache"),
     Family("swift_waiting_requests", "gauge", "Requests that wait for a place"),
     Family("swift_kv_tokens_used", "gauge", "Cache slots of running requests"),

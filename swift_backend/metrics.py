@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from swift_backend.sequence import Request, RequestStats, Sequence
-from swift_backend.speculation.draft import Draft
+from swift_backend.sequence import Request, RequestStats, Round, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,8 @@ class RequestReport:
 class StepReport:
     """What one step did, and how the engine stands after it. Counts are committed tokens only.
 
-    first_draft_tokens: how many drafts there were. search_seconds: spent on trying other layer sets.
+    first_draft_tokens: how many drafts there were. search_seconds: spent on trying other layer sets; draft_seconds,
+    verify_seconds, decide_seconds: of decode rounds, in draft passes, in full ones, and on what to draft.
     accepted_per_round: one entry for each round of a sequence that had a draft to verify; skipped_sublayers: of the
     latest draft pass. used slots are those of running requests; kept ones hold prefixes and are as good as free.
     """
@@ -58,17 +58,25 @@ class StepReport:
     first_draft_tokens: int = 0
     accepted_first_draft_tokens: int = 0
     search_seconds: float = 0.0
+    rounds_without_draft: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    decide_seconds: float = 0.0
 
-    def note_round(self, draft: Draft, accepted: int) -> None:
-        """Count a decode round of a sequence; an empty draft is none."""
+    def note_round(self, one: Round, skipped_sublayers: int = 0) -> None:
+        """Count a decode round of a sequence; skipped_sublayers: of its draft passes, 0 where there was none."""
         self.rounds += 1
-        self.skipped_sublayers = draft.skipped_sublayers or self.skipped_sublayers
-        if len(draft):
-            self.draft_tokens[draft.drafter] += len(draft)
-            self.accepted_draft_tokens[draft.drafter] += accepted
-            self.accepted_per_round.append(accepted)
-            self.first_draft_tokens += 1
-            self.accepted_first_draft_tokens += accepted > 0
+        self.skipped_sublayers = skipped_sublayers or self.skipped_sublayers
+        self.draft_seconds += one.draft_seconds
+        self.verify_seconds += one.verify_seconds
+        self.decide_seconds += one.decide_seconds
+        self.draft_tokens.update(one.drafted)
+        self.accepted_draft_tokens.update(one.accepted)
+        self.rounds_without_draft += not one.drafted
+        if one.drafted:
+            self.accepted_per_round.append(len(one.accepted))
+        self.first_draft_tokens += one.chain > 0
+        self.accepted_first_draft_tokens += one.accepted_chain > 0
 
     def note_tokens(self, sequence: Sequence, count: int) -> None:
         """Count `count` committed tokens, the sequence's newest."""
@@ -98,6 +106,10 @@ def merged(reports: Iterable[StepReport]) -> StepReport:
         first_draft_tokens=sum(report.first_draft_tokens for report in reports),
         accepted_first_draft_tokens=sum(report.accepted_first_draft_tokens for report in reports),
         search_seconds=sum(report.search_seconds for report in reports),
+        rounds_without_draft=sum(report.rounds_without_draft for report in reports),
+        draft_seconds=sum(report.draft_seconds for report in reports),
+        verify_seconds=sum(report.verify_seconds for report in reports),
+        decide_seconds=sum(report.decide_seconds for report in reports),
         draft_tokens=sum((report.draft_tokens for report in reports), Counter[str]()),
         accepted_draft_tokens=sum((report.accepted_draft_tokens for report in reports), Counter[str]()),
     )
@@ -127,6 +139,10 @@ def increments(report: StepReport) -> dict[Key, float]:
     added["swift_first_draft_tokens_total", ""] = report.first_draft_tokens
     added["swift_accepted_first_draft_tokens_total", ""] = report.accepted_first_draft_tokens
     added["swift_layer_search_seconds_total", ""] = report.search_seconds
+    added["swift_rounds_without_draft_total", ""] = report.rounds_without_draft
+    added["swift_draft_seconds_total", ""] = report.draft_seconds
+    added["swift_verify_seconds_total", ""] = report.verify_seconds
+    added["swift_decide_seconds_total", ""] = report.decide_seconds
     for name, counts in (
         ("swift_draft_tokens_total", report.draft_tokens),
         ("swift_accepted_draft_tokens_total", report.accepted_draft_tokens),

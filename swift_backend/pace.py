@@ -9,7 +9,6 @@ from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.batch_limit import BatchLimit
 from swift_backend.speculation.cost_model import CostModel
-from swift_backend.speculation.draft import Draft
 
 # A step with a chunk of a prompt may take so many times what the decoding sequences alone would take, more of it where
 # more prompts wait than sequences decode …
@@ -56,15 +55,6 @@ class MeasuredPace:
         rows, keys = drafted + sum(work.num_tokens for work in plan), sum(map(_keys, plan))
         self._times.note(rows, keys, seconds)
         self._costs.note(seconds, rows, keys / rows, logit_rows=drafted + sum(work.reaches_end for work in plan))
-
-    def note_drafts(self, drafts: Iterable[Draft], context: float) -> None:
-        """Learn from a step's draft passes, each of which shares its rows with those that took part in it."""
-        drafts = [draft for draft in drafts if draft.passes]
-        if drafts:
-            passes = max(draft.passes for draft in drafts)
-            rows = sum(draft.passes for draft in drafts) / passes
-            took = sum(draft.seconds for draft in drafts) / passes
-            self._costs.note(took, rows, context, drafts[0].skip_mask)
 
 
 def mean_context(sequences: list[Sequence]) -> float:

@@ -61,19 +61,36 @@ def draw_tokens(logits: torch.Tensor, draws: Seq[Draw]) -> list[int]:
 
     Ties go to the lowest id. Noise is made only for what can still be drawn.
     """
+    return [best for [best] in draw_best(logits, draws, 1)]
+
+
+def draw_best(logits: torch.Tensor, draws: Seq[Draw], count: int) -> list[tuple[int, ...]]:
+    """The tokens of the highest log p + g of each row, best first: `count`, or as many as can be drawn.
+
+    The first is that of draw_tokens; who the others are may depend on the kernel where they tie.
+    """
     logits = _processed(logits, draws)
-    sampled = [row for row, draw in enumerate(draws) if not draw.greedy]
-    if not sampled:
-        return [int(token) for token in logits.argmax(dim=-1).tolist()]
-    tokens = [0] * len(draws)
+    tokens: list[tuple[int, ...]] = [()] * len(draws)
     greedy = [row for row, draw in enumerate(draws) if draw.greedy]
     if greedy:
-        _put(tokens, greedy, logits[greedy].argmax(dim=-1))
-    for group in filter_logits(logits[sampled], [draws[row].params for row in sampled]):
-        rows = [sampled[row] for row in group.rows]
-        scores = group.scores + gumbel(_keys([draws[row] for row in rows], logits).unsqueeze(1), group.ids)
-        _put(tokens, rows, group.ids.gather(1, scores.argmax(dim=-1, keepdim=True)).squeeze(1))
+        rows = logits if len(greedy) == len(draws) else logits[greedy]
+        _put(tokens, greedy, _best(rows, min(count, logits.shape[1])))
+    sampled = [row for row, draw in enumerate(draws) if not draw.greedy]
+    if sampled:
+        for group in filter_logits(logits[sampled], [draws[row].params for row in sampled]):
+            rows_of = [sampled[row] for row in group.rows]
+            scores = group.scores + gumbel(_keys([draws[row] for row in rows_of], logits).unsqueeze(1), group.ids)
+            _put(tokens, rows_of, group.ids.gather(1, _best(scores, min(count, scores.shape[1]))))
     return tokens
+
+
+def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices of the highest scores, int64 [rows, count]; of equal ones the first is the lowest."""
+    first = scores.argmax(dim=-1, keepdim=True)
+    if count == 1:
+        return first
+    others = scores.scatter(1, first, -torch.inf).topk(count - 1, dim=-1).indices
+    return torch.cat((first, others), dim=-1)
 
 
 def probabilities(logits: torch.Tensor, draws: Seq[Draw]) -> torch.Tensor:
@@ -96,15 +113,15 @@ def draw_from(probs: torch.Tensor, draw: Draw) -> int:
     return int(ids[(probs[ids].log() + gumbel(_keys([draw], ids), ids)).argmax()])
 
 
-def draw_uniform(draw: Draw) -> float:
-    """One number in (0, 1), by the draw's name."""
-    zero = torch.zeros(1, dtype=torch.int64)
-    return float(uniform(_keys([draw], zero), zero))
+def draw_uniform(draw: Draw, index: int = 0) -> float:
+    """A number in (0, 1), by the draw's name and an index."""
+    ids = torch.tensor([index], dtype=torch.int64)
+    return float(uniform(_keys([draw], ids), ids))
 
 
-def _put(tokens: list[int], rows: Seq[int], values: torch.Tensor) -> None:
-    for row, token in zip(rows, values.tolist(), strict=True):
-        tokens[row] = token
+def _put(tokens: list[tuple[int, ...]], rows: Seq[int], values: torch.Tensor) -> None:
+    for row, best in zip(rows, values.tolist(), strict=True):
+        tokens[row] = tuple(best)
 
 
 def _processed(logits: torch.Tensor, draws: Seq[Draw]) -> torch.Tensor:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from swift_backend.sequence import Sequence
 
+# γ of the guide, where a request does not say how long its drafts may be and no policy decides.
+GUIDE_DRAFT = 5
 # A prompt moves on by so many tokens a step, however dear they are.
 LEAST_CHUNK = 8
 
@@ -58,18 +60,20 @@ def plan_step(running: Iterable[Sequence], budget: int, max_draft_tokens: int, p
             chunks.append(Work(sequence, granted, 0))
             budget -= granted
     limits = [draft_limit(sequence, max_draft_tokens) for sequence in decoding]
-    longest = pace.draft_limit(decoding, chunks, sum(limit > 0 for limit in limits), max_draft_tokens)
+    fixed = [limit for sequence, limit in zip(decoding, limits, strict=True) if sequence.drafting is None]
+    longest = pace.draft_limit(decoding, chunks, sum(limit > 0 for limit in fixed), max_draft_tokens)
     steps: list[Work] = []
     for sequence, limit in zip(decoding, limits, strict=True):
-        draft = min(limit, longest, budget)
+        draft = min(limit, budget) if sequence.drafting is not None else min(limit, longest, budget)
         steps.append(Work(sequence, 1, draft))
         budget -= draft
     return steps + chunks
 
 
 def draft_limit(sequence: Sequence, max_draft_tokens: int) -> int:
-    """γ for this round: a draft never exceeds what may still be committed beside the full model's own token."""
+    """How many tokens may be drafted in this round: never more than may be committed beside the full model's own."""
     if not sequence.may_draft:
         return 0
+    usual = max_draft_tokens if sequence.drafting is not None else min(GUIDE_DRAFT, max_draft_tokens)
     asked = sequence.params.max_draft_tokens
-    return min(max_draft_tokens if asked is None else asked, sequence.remaining - 1)
+    return min(usual if asked is None else asked, sequence.remaining - 1)

@@ -10,7 +10,8 @@ committed  part of the answer for good  emitted    sent to the client
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,11 @@ class RequestStats:
     Times are in seconds; draft_seconds and verify_seconds are its share of passes that several requests were in.
     reused_prompt_tokens: how much of the prompt was in the cache already. layer_set: the mask of the sublayers that its
     drafts leave out now, in hexadecimal, "" where there is none; draft_cost_ratio: c, a draft pass over a full one.
-    tried_draft_tokens: those all before which, in their round, were accepted. search_seconds: spent on other sets.
+    tried_draft_tokens: those all before which, in their round, were accepted, and accepted_chain_tokens: those of them
+    that were accepted, too; siblings are none of them.
+    search_seconds: spent on other sets; decide_seconds: on what to draft. drafted, accepted: by drafter.
+    rounds_without_draft: plain ones. origins: at the end of the request, who proposed each of its output tokens:
+    ngram, layer_skip, sibling, or verified for the full model's own.
     """
 
     rounds: int = 0
@@ -60,7 +65,13 @@ class RequestStats:
     first_draft_tokens: int = 0
     accepted_first_draft_tokens: int = 0
     tried_draft_tokens: int = 0
+    accepted_chain_tokens: int = 0
     search_seconds: float = 0.0
+    decide_seconds: float = 0.0
+    rounds_without_draft: int = 0
+    drafted: Mapping[str, int] = field(default_factory=dict)
+    accepted: Mapping[str, int] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
 
     @property
     def first_acceptance_rate(self) -> float:
@@ -71,7 +82,7 @@ class RequestStats:
     def later_acceptance_rate(self) -> float:
         """α of later draft tokens all before which were accepted, 0 before there is one."""
         tried = self.tried_draft_tokens - self.first_draft_tokens
-        return (self.accepted_draft_tokens - self.accepted_first_draft_tokens) / tried if tried else 0.0
+        return (self.accepted_chain_tokens - self.accepted_first_draft_tokens) / tried if tried else 0.0
 
     @property
     def acceptance_rate(self) -> float:
@@ -82,6 +93,32 @@ class RequestStats:
     def tokens_per_round(self) -> float:
         """Committed tokens per decode round; the token that prefill yields is not counted."""
         return max(self.output_tokens - 1, 0) / self.rounds if self.rounds else 0.0
+
+
+VERIFIED = "verified"  # the origin of a token that nobody drafted
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one decode round of a sequence came to; counts are of committed tokens.
+
+    drafted: who proposed each drafted token; origins: who proposed each committed one, VERIFIED where nobody did.
+    chain, accepted_chain: how many drafted tokens followed each other, and how many of those were accepted. Seconds
+    are the sequence's share of the passes; decide_seconds: of deciding what to draft.
+    """
+
+    drafted: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    chain: int = 0
+    accepted_chain: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    decide_seconds: float = 0.0
+
+    @property
+    def accepted(self) -> list[str]:
+        """Who proposed each accepted token."""
+        return [origin for origin in self.origins if origin != VERIFIED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +149,7 @@ class Output:
     cumulative_logprob: float = 0.0
     finish_reason: str = ""
     num_prompt_tokens: int = 0
-    stats: RequestStats = RequestStats()
+    stats: RequestStats = field(default_factory=RequestStats)
     error: SwiftError | None = None
 
     @property
@@ -153,7 +190,8 @@ class Sequence:
     extent: Extent | None = None
     layer_set: Any = None  # speculation.layer_set.LayerSet, chosen at the end of prefill
     drafting_failed: bool = False
-    brake: Any = None  # speculation.brake.Brake, for requests whose drafting must pay
+    drafting: Any = None  # speculation.drafting_state.DraftingState, for requests whose drafts a policy decides
+    text_index: Any = None  # speculation.suffix_automaton.SuffixAutomaton of the tokens, where they are looked up
     profile: torch.Tensor | None = None  # speculation.similarity.Profile of profile_tokens of the prompt
     profile_tokens: int = 0
     reused_tokens: int = 0  # of the prompt, from the cache
@@ -170,9 +208,17 @@ class Sequence:
     first_draft_tokens: int = 0
     accepted_first_draft_tokens: int = 0
     tried_draft_tokens: int = 0
+    accepted_chain_tokens: int = 0
     draft_cost_ratio: float = 0.0
     mixed_sets: bool = False  # drafts were made with other sets than its own, too
+    guesses: int = 0  # of draft passes, which the full model could be asked about
+    right_guesses: int = 0
     search_seconds: float = 0.0
+    decide_seconds: float = 0.0
+    drafted: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
+    rounds_without_draft: int = 0
+    origins: list[str] = field(default_factory=list)
 
     deadline: float = math.inf  # on the monotonic clock
 
@@ -210,9 +256,7 @@ class Sequence:
     @property
     def may_draft(self) -> bool:
         """Whether the next decode round begins with a draft."""
-        if self.drafting_failed:
-            return False
-        return self.params.speculation != "off" and (self.brake is None or self.brake.released)
+        return self.params.speculation != "off" and not self.drafting_failed
 
     @property
     def finished(self) -> bool:
@@ -236,19 +280,26 @@ class Sequence:
         if self.processors is not None:
             self.processors.append(token_id)
 
-    def note_round(self, drafted: int, accepted: int, draft_seconds: float, verify_seconds: float) -> None:
-        """Count a decode round: accepted are committed tokens only, seconds this request's share of the passes."""
+    def note_round(self, one: Round) -> None:
+        """Count a decode round."""
+        accepted = one.accepted
         self.rounds += 1
-        self.draft_tokens += drafted
-        self.accepted_draft_tokens += accepted
-        self.first_draft_tokens += drafted > 0
-        self.accepted_first_draft_tokens += accepted > 0
-        self.tried_draft_tokens += min(accepted + 1, drafted)
-        self.draft_seconds += draft_seconds
-        self.verify_seconds += verify_seconds
+        self.draft_tokens += len(one.drafted)
+        self.accepted_draft_tokens += len(accepted)
+        self.drafted.update(one.drafted)
+        self.accepted.update(accepted)
+        self.rounds_without_draft += not one.drafted
+        self.first_draft_tokens += one.chain > 0
+        self.accepted_first_draft_tokens += one.accepted_chain > 0
+        self.tried_draft_tokens += min(one.accepted_chain + 1, one.chain)
+        self.accepted_chain_tokens += one.accepted_chain
+        self.draft_seconds += one.draft_seconds
+        self.verify_seconds += one.verify_seconds
+        self.decide_seconds += one.decide_seconds
 
-    def note_tokens(self, logprobs: tuple[TokenLogprob, ...], now: float) -> None:
-        """Remember when the first and the last token were committed, and how likely all were."""
+    def note_tokens(self, origins: Iterable[str], logprobs: tuple[TokenLogprob, ...], now: float) -> None:
+        """Remember who proposed the newest tokens, when the first and the last came, and how likely all were."""
+        self.origins.extend(origins)
         self.first_token_at = self.first_token_at or now
         self.last_token_at = now
         self.cumulative_logprob += sum(one.logprob for one in logprobs)
@@ -288,5 +339,11 @@ class Sequence:
             first_draft_tokens=self.first_draft_tokens,
             accepted_first_draft_tokens=self.accepted_first_draft_tokens,
             tried_draft_tokens=self.tried_draft_tokens,
+            accepted_chain_tokens=self.accepted_chain_tokens,
             search_seconds=self.search_seconds,
+            decide_seconds=self.decide_seconds,
+            rounds_without_draft=self.rounds_without_draft,
+            drafted=dict(self.drafted),
+            accepted=dict(self.accepted),
+            origins=tuple(self.origins) if self.finished else (),
         )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from swift_backend.admission import Limits
 from swift_backend.config import EngineConfig
 from swift_backend.processors import make_processors
 from swift_backend.sequence import Request, Sequence
-from swift_backend.speculation.brake import Brake
+from swift_backend.speculation.drafting_state import DraftingState
 from swift_backend.text.stream import TextStream
 from swift_backend.text.tokenizer import Tokenizer
 
@@ -18,10 +18,18 @@ from swift_backend.text.tokenizer import Tokenizer
 class Starter:
     """Turns requests into sequences."""
 
-    def __init__(self, config: EngineConfig, limits: Limits, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        limits: Limits,
+        tokenizer: Tokenizer,
+        drafting: Callable[[str], DraftingState | None],
+    ) -> None:
+        """drafting: a new state for a way of speculating in which a policy decides, else None."""
         self._config = config
         self._limits = limits
         self._tokenizer = tokenizer
+        self._drafting = drafting
 
     def complete(self, request: Request) -> Request:
         """The request with what the server adds to it; any thread. InvalidRequest when it can never run."""
@@ -37,9 +45,9 @@ class Starter:
         """A sequence without anything that could fail to be made; see furnish."""
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        # The brake looks at the clock; by rejection, unlike by coupling, the tokens depend on what was drafted.
-        brake = Brake() if params.speculation in ("auto", "skip") and self._config.acceptance == "coupled" else None
-        return Sequence(request, self._limits.output_limit(request), seed, brake=brake)
+        # The policy looks at the clock; by rejection, unlike by coupling, the tokens depend on what was drafted.
+        drafting = self._drafting(params.speculation) if self._config.acceptance == "coupled" else None
+        return Sequence(request, self._limits.output_limit(request), seed, drafting=drafting)
 
     def furnish(self, sequence: Sequence, eos_ids: Collection[int]) -> None:
         """Give a sequence its text and its processors."""

@@ -8,30 +8,95 @@ from typing import Protocol
 
 import torch
 
-from swift_backend.sequence import Sequence
+from swift_backend.scheduler import Work
+from swift_backend.sequence import VERIFIED, Round
+
+LAYER_SKIP, NGRAM, SIBLING, OTHER = "layer_skip", "ngram", "sibling", "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a draft pass said about one position: how sure it was, and its favourites, the best first.
+
+    after: the drafted tokens before that position.
+    """
+
+    after: tuple[int, ...]
+    confidence: float
+    token_ids: tuple[int, ...]
+
+    def outcome(self, committed: Seq[int]) -> int | None:
+        """The full model's token there, if a round that committed these tokens has come by."""
+        depth = len(self.after)
+        return committed[depth] if depth < len(committed) and tuple(committed[:depth]) == self.after else None
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens proposed for the next positions of a sequence; empty means "no idea", which is normal.
 
-    probs: for each token the distribution, float64 [vocab], that it was drawn from; None for drafts that were found
-    rather than drawn, and where acceptance does not need it. seconds: this sequence's share of the drafting time.
-    passes: how many draft passes the sequence was in; one more than tokens where the last one was too unsure.
-    drafter: who made it, in the metrics. skip_mask: the sublayers that those passes left out. confidences: each
-    token's probability by the draft, where it has one.
+    They are a comb: the first `len(chain)` follow each other, the rest are alternatives to tokens of that chain, and
+    nothing follows them.
+
+    token_ids: the chain, then the siblings. parents: for each the one before it, −1 for the first; empty for a mere
+    chain. drafters: who proposed each, in the metrics. probs: for each token the distribution, float64 [vocab], that it
+    was drawn from, None for one that was found rather than drawn; None altogether where acceptance does not need it.
+    seconds: this sequence's share of the drafting time. passes: how many draft passes the sequence was in; skip_mask:
+    the sublayers that those left out; guesses: what each of them said, whether its token is in the draft or not.
+    decide_seconds: its share of deciding what to draft.
     """
 
     token_ids: tuple[int, ...] = ()
-    probs: tuple[torch.Tensor, ...] | None = None
+    parents: tuple[int, ...] = ()
+    drafters: tuple[str, ...] = ()
+    probs: tuple[torch.Tensor | None, ...] | None = None
     seconds: float = 0.0
     passes: int = 0
-    drafter: str = "other"
     skip_mask: int = 0
-    confidences: tuple[float, ...] = ()
+    guesses: tuple[Guess, ...] = ()
+    decide_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.parents:
+            object.__setattr__(self, "parents", tuple(range(-1, len(self.token_ids) - 1)))
+        if not self.drafters:
+            object.__setattr__(self, "drafters", (OTHER,) * len(self.token_ids))
+        assert len(self.token_ids) == len(self.parents) == len(self.drafters)
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def chain(self) -> tuple[int, ...]:
+        """The tokens that follow each other."""
+        return self.token_ids[: self.chain_length]
+
+    @property
+    def chain_length(self) -> int:
+        """How many tokens follow each other; the others are siblings."""
+        return next((node for node, parent in enumerate(self.parents) if parent != node - 1), len(self))
+
+    def before(self, node: int) -> tuple[int, ...]:
+        """The drafted tokens up to a node, itself included; none before the first, which is −1."""
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.token_ids[node])
+            node = self.parents[node]
+        return tuple(reversed(path))
+
+    def round(self, path: Seq[int], committed: int, verify_seconds: float) -> Round:
+        """What became of it: path, the accepted nodes; committed: how many tokens the round yielded."""
+        origins = [self.drafters[node] for node in path] + [VERIFIED] * (committed - len(path))
+        accepted_chain = sum(node < self.chain_length for node in path)
+        return Round(
+            self.drafters,
+            tuple(origins),
+            self.chain_length,
+            accepted_chain,
+            self.seconds,
+            verify_seconds,
+            self.decide_seconds,
+        )
 
     @property
     def skipped_sublayers(self) -> int:
@@ -42,6 +107,6 @@ class Draft:
 class Drafter(Protocol):
     """Proposes tokens; never sees requests' outcomes, Triton or configuration."""
 
-    def draft(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
-        """One draft per sequence, at most budgets[i] tokens long."""
+    def draft(self, plan: Seq[Work]) -> list[Draft]:
+        """One draft for each work, of at most draft_budget tokens."""
         ...

@@ -24,6 +24,7 @@ from swift_backend.speculation.similarity import (
 # Ways of speculating that learn from what others drafted, and that try sets of their own.
 POOLED = ("auto", "skip")
 SEARCHING = (*POOLED, "search")
+WITHOUT_LAYERS = ("off", "ngram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,21 @@ class LayerChooser:
             return self._pooled(profile, len(sequence.tokens))
         return self.guide.layers(profile) if mode == "fixed" else self.guide.sublayers(profile)
 
-    def note_round(self, sequence: Sequence, draft: Draft, accepted: int) -> None:
-        """Learn from a round: the drafted tokens up to the first that was not accepted."""
-        if sequence.params.speculation not in SEARCHING or not draft.confidences:
+    def note_round(self, sequence: Sequence, draft: Draft, committed: Seq[int]) -> None:
+        """Learn from a round: what its draft passes said of tokens that are known now, whether it was drafted or not.
+
+        committed: the round's tokens. Mutates the sequence's guesses.
+        """
+        outcomes = [(one, one.outcome(committed)) for one in draft.guesses]
+        known = [(one, one.token_ids[0] == token) for one, token in outcomes if token is not None]
+        if not known:
             return
         sequence.mixed_sets |= sequence.layer_set is None or draft.skip_mask != sequence.layer_set.skip_mask
-        for i in range(min(accepted + 1, len(draft))):
-            right, confidence = i < accepted, draft.confidences[i]
-            self.pool.note(draft.skip_mask, first=i == 0, confidence=confidence, accepted=right)
+        sequence.guesses += len(known)
+        sequence.right_guesses += sum(right for _, right in known)
+        if sequence.params.speculation in SEARCHING:
+            for one, right in known:
+                self.pool.note(draft.skip_mask, first=not one.after, confidence=one.confidence, accepted=right)
 
     def round_done(self, sequence: Sequence, seconds: float) -> float:
         """Between two rounds: a sequence has decoded for so long, and a better set may be found for it.
@@ -136,8 +144,8 @@ class LayerChooser:
         if sequence.params.speculation not in SEARCHING or sequence.mixed_sets:
             return
         if sequence.layer_set is not None and sequence.profile is not None:
-            mask, accepted = sequence.layer_set.skip_mask, sequence.accepted_draft_tokens
-            self.pool.remember(sequence.profile, mask, sequence.tried_draft_tokens, accepted)
+            mask = sequence.layer_set.skip_mask
+            self.pool.remember(sequence.profile, mask, sequence.guesses, sequence.right_guesses)
 
     def _give(self, sequence: Sequence, layer_set: LayerSet | None) -> None:
         sequence.layer_set = layer_set
@@ -162,4 +170,4 @@ class LayerChooser:
 
 
 def _wants_layer_set(sequence: Sequence) -> bool:
-    return sequence.layer_set is None and sequence.params.speculation != "off"
+    return sequence.layer_set is None and sequence.params.speculation not in WITHOUT_LAYERS

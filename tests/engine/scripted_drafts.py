@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 
 from swift_backend import SwiftLLM
+from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.draft import Draft
 
@@ -23,9 +24,10 @@ class ScriptedDrafter:
         self._script = script
         self.made: list[tuple[list[int], tuple[int, ...]]] = []
 
-    def draft(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
+    def draft(self, plan: Seq[Work]) -> list[Draft]:
         drafts = []
-        for sequence, budget in zip(sequences, budgets, strict=True):
+        for work in plan:
+            sequence, budget = work.sequence, work.draft_budget
             tokens = tuple(self._script(sequence))[:budget] if budget else ()
             if budget:
                 self.made.append((sequence.request.prompt_ids, tokens))

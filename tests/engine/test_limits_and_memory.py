@@ -133,7 +133,7 @@ def test_everybody_gets_a_turn_when_the_step_is_small(tiny_model: Callable[[str]
         ([64], SamplingParams(), r"input_ids must be in \[0, 63\], got 64"),
         ([-1], SamplingParams(), r"input_ids must be in \[0, 63\], got -1"),
         ([5] * 256, SamplingParams(), "input_ids must hold at most 255 tokens, got 256"),
-        ([5], SamplingParams(max_draft_tokens=6), r"max_draft_tokens must be in \[0, 5\], got 6"),
+        ([5], SamplingParams(max_draft_tokens=16), r"max_draft_tokens must be in \[0, 15\], got 16"),
     ],
 )
 def test_what_can_never_run_is_refused(llm: SwiftLLM, prompt: list[int], params: SamplingParams, message: str) -> None:
@@ -284,17 +284,20 @@ def test_an_unknown_option_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("acceptance", "mode", "braked"),
+    ("acceptance", "mode", "decided"),
     [
         ("coupled", "auto", True),
+        ("coupled", "ngram", True),
+        ("coupled", "skip", True),
         ("coupled", "fixed", False),
         ("rejection", "auto", False),
+        ("rejection", "ngram", False),
     ],
 )
-def test_only_auto_has_a_brake_and_only_where_the_clock_cannot_change_tokens(
-    tiny_model: Callable[[str], Path], acceptance: str, mode: str, braked: bool
+def test_a_policy_decides_only_where_the_clock_cannot_change_tokens(
+    tiny_model: Callable[[str], Path], acceptance: str, mode: str, decided: bool
 ) -> None:
     engine = SwiftLLM(tiny_model("qwen3"), "float32", acceptance=acceptance, kv_cache_tokens=64).engine
     engine.submit(Request("a", PROMPT, SamplingParams(max_tokens=8, ignore_eos=True, speculation=mode), print))
     engine.step()
-    assert (engine._running[0].brake is not None) == braked
+    assert (engine._running[0].drafting is not None) == decided

@@ -18,7 +18,8 @@ import torch
 from swift_backend import InvalidRequest, SamplingParams, SwiftLLM
 from swift_backend.batch import RowGroup
 from swift_backend.errors import EngineFailure
-from swift_backend.sequence import Output, Request, Sequence
+from swift_backend.scheduler import Work
+from swift_backend.sequence import Output, Request
 from swift_backend.speculation.draft import Draft
 from swift_backend.speculation.layer_set import LayerSet
 from tests.conftest import TINY_VOCABULARY
@@ -63,10 +64,10 @@ def ids(outputs: list[Output]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
 
 
-@pytest.mark.parametrize("asked", [6, 1000, 2**31 - 1])
+@pytest.mark.parametrize("asked", [16, 1000, 2**31 - 1])
 def test_a_draft_length_above_the_servers_limit_is_refused(llm: SwiftLLM, asked: int) -> None:
     """§7.7, tensorrtllm_backend#473: num_draft_tokens beyond the engine's maximum killed the server."""
-    with pytest.raises(InvalidRequest, match=rf"^max_draft_tokens must be in \[0, 5\], got {asked}$") as caught:
+    with pytest.raises(InvalidRequest, match=rf"^max_draft_tokens must be in \[0, 15\], got {asked}$") as caught:
         llm.generate([PROMPT], replace(FIXED, max_draft_tokens=asked))
     assert caught.value.field == "max_draft_tokens"
     assert llm.engine.idle
@@ -233,9 +234,9 @@ def test_cancelling_between_draft_and_verify(
     drafter = ScriptedDrafter(lambda s: answering(plain if s.request.request_id == "a" else other_plain, wrong_at)(s))
     original = drafter.draft
 
-    def draft(sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
-        drafts = original(sequences, budgets)
-        if any(s.request.request_id == "a" and s.num_output_tokens >= 7 for s in sequences):
+    def draft(plan: Seq[Work]) -> list[Draft]:
+        drafts = original(plan)
+        if any(s.request.request_id == "a" and s.num_output_tokens >= 7 for s in (work.sequence for work in plan)):
             llm.engine.cancel("a")
         return drafts
 
@@ -258,9 +259,9 @@ def test_another_layer_set_between_draft_and_verify(
     sets = [LayerSet.skipping(7, layers) for layers in ((2,), (3, 4), (), (2, 3, 4))]
     seen: list[tuple[int, ...]] = []
 
-    def draft(sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
-        drafts = original(sequences, budgets)
-        for sequence in sequences:
+    def draft(plan: Seq[Work]) -> list[Draft]:
+        drafts = original(plan)
+        for sequence in (work.sequence for work in plan):
             seen.append(sequence.layer_set.skipped_layers if sequence.layer_set else ())
             sequence.layer_set = sets[len(seen) % 4]
         return drafts

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from swift_backend import InvalidRequest, SamplingParams, SwiftLLM
+from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.draft import Draft
 from tests.conftest import save_tiny_model, tiny_config
@@ -147,8 +148,8 @@ def test_drafts_follow_the_same_processors(
     made: list[Draft] = []
     original = engine._drafter.draft
 
-    def draft(sequences: list[Sequence], budgets: list[int]) -> list[Draft]:
-        drafts = original(sequences, budgets)
+    def draft(plan: list[Work]) -> list[Draft]:
+        drafts = original(plan)
         made.extend(one for one in drafts if one)
         return drafts
 

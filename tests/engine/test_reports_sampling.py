@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from swift_backend import SamplingParams, SwiftLLM
-from swift_backend.sequence import Sequence
+from swift_backend.scheduler import Work
 from swift_backend.speculation.draft import Draft
 from swift_backend.speculation.layer_set import LayerSet
 from tests.chi_square import p_value
@@ -109,14 +109,14 @@ class DrawingDrafter:
         self._q, self._claimed = q, claimed
         self._generator = torch.Generator().manual_seed(1)
 
-    def draft(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
-        return [self._one(budget) for budget in budgets]
+    def draft(self, plan: Seq[Work]) -> list[Draft]:
+        return [self._one(work.draft_budget) for work in plan]
 
     def _one(self, budget: int) -> Draft:
         if not budget:
             return Draft()
         tokens = torch.multinomial(self._q, budget, replacement=True, generator=self._generator).tolist()
-        return Draft(tuple(tokens), None if self._claimed is None else (self._claimed,) * budget)
+        return Draft(tuple(tokens), probs=None if self._claimed is None else (self._claimed,) * budget)
 
 
 SKEWED = torch.tensor([8.0, 1, 1, 1, 4, 1, 2, 1, 1, 6, 1, 1], dtype=torch.float64)
@@ -151,11 +151,11 @@ def test_the_drafter_reports_the_distribution_that_it_drew_from(twelve: Path, mo
     drafter, original = llm.engine._drafter, llm.engine._drafter.draft
     made: dict[int, list[Draft]] = defaultdict(list)
 
-    def draft(sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
-        drafts = original(sequences, budgets)
-        for sequence, one in zip(sequences, drafts, strict=True):
+    def draft(plan: Seq[Work]) -> list[Draft]:
+        drafts = original(plan)
+        for work, one in zip(plan, drafts, strict=True):
             if one:
-                made[sequence.tokens[-1]].append(one)
+                made[work.sequence.tokens[-1]].append(one)
         return drafts
 
     monkeypatch.setattr(drafter, "draft", draft)
@@ -163,14 +163,14 @@ def test_the_drafter_reports_the_distribution_that_it_drew_from(twelve: Path, mo
     common = [drafts for drafts in made.values() if len(drafts) > 200]
     assert len(common) >= 2
     for drafts in common:
-        assert drafts[0].probs is not None
+        assert drafts[0].probs is not None and drafts[0].probs[0] is not None
         assert p_value([one.token_ids[0] for one in drafts], drafts[0].probs[0]) > 1e-3
     made.clear()
     llm.generate([PROMPT], replace(FIXED, temperature=0.0))
     for one in (one for drafts in made.values() for one in drafts):
         assert one.probs is not None
         for token, q in zip(one.token_ids, one.probs, strict=True):
-            assert q.tolist() == [float(token == other) for other in range(VOCABULARY)]
+            assert q is not None and q.tolist() == [float(token == other) for other in range(VOCABULARY)]
     assert made
 
 
@@ -205,10 +205,10 @@ def test_a_draft_by_all_layers_is_accepted_whole(
     llm = load(twelve, acceptance=acceptance)
     original = llm.engine._drafter.draft
 
-    def draft(sequences: Seq[Sequence], budgets: Seq[int]) -> list[Draft]:
-        for sequence in sequences:
-            sequence.layer_set = KeepsAll(5)
-        return original(sequences, budgets)
+    def draft(plan: Seq[Work]) -> list[Draft]:
+        for work in plan:
+            work.sequence.layer_set = KeepsAll(5)
+        return original(plan)
 
     monkeypatch.setattr(llm.engine._drafter, "draft", draft)
     [out] = llm.generate([PROMPT], replace(FIXED, max_tokens=25, temperature=temperature, seed=1))

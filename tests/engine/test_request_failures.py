@@ -15,6 +15,7 @@ from swift_backend.engine import Engine
 from swift_backend.errors import EngineFailure, SwiftError, Unavailable
 from swift_backend.metrics import StepReport
 from swift_backend.processors import Processors
+from swift_backend.scheduler import Work
 from swift_backend.sequence import Output, Request
 from swift_backend.speculation.draft import Draft
 from swift_backend.text.stream import TextStream
@@ -191,9 +192,9 @@ def test_a_drafter_that_breaks_costs_only_its_drafts(
         def __init__(self, drafter: Any) -> None:
             self.drafter, self.calls = drafter, 0
 
-        def draft(self, sequences: Any, budgets: Any) -> list[Draft]:
-            drafts = self.drafter.draft(sequences, budgets)
-            self.calls += any(budgets)
+        def draft(self, plan: list[Work]) -> list[Draft]:
+            drafts = self.drafter.draft(plan)
+            self.calls += any(work.draft_budget for work in plan)
             if self.calls == 3:
                 raise Wrong
             return drafts  # type: ignore[no-any-return]

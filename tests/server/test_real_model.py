@@ -146,7 +146,7 @@ def test_a_subset_of_outputs(grpc_stream: GrpcStream) -> None:
         ({"max_tokens": 0}, "max_tokens must be in [1, 2147483647], got 0"),
         ({"speculation": "on"}, "speculation must be one of"),
         ({"temprature": 1}, "did you mean temperature?"),
-        ({"max_draft_tokens": 50}, "max_draft_tokens must be in [0, 5], got 50"),
+        ({"max_draft_tokens": 50}, "max_draft_tokens must be in [0, 15], got 50"),
         ({"sampling_parameters": "{"}, "sampling_parameters"),
         ({"messages": "[]"}, "text_input"),
         ({"text_input": "word " * 9000}, "8191"),

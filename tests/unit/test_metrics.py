@@ -17,7 +17,7 @@ from swift_backend.metrics import (
 )
 from swift_backend.params import SamplingParams
 from swift_backend.sequence import Request, RequestStats, Sequence
-from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, SIBLING, Draft
 
 
 def sequence(output: int, reused: int = 0) -> Sequence:
@@ -30,10 +30,12 @@ def sequence(output: int, reused: int = 0) -> Sequence:
 def busy_report() -> StepReport:
     report = StepReport(running=3, waiting=2, kv_tokens_used=64, kv_tokens_kept=32, kv_tokens_capacity=128)
     report.search_seconds = 0.25
-    report.note_round(Draft((1, 2, 3), drafter="layer_skip", skip_mask=0xFF), accepted=2)
-    report.note_round(Draft((4,), drafter="layer_skip", skip_mask=0b111111), accepted=0)
-    report.note_round(Draft(), accepted=0)
-    report.note_round(Draft((5, 6), drafter="ngram"), accepted=2)
+    skip, sibling, ngram = (LAYER_SKIP,), (SIBLING,), (NGRAM,)
+    first = Draft((1, 2, 3, 9), (-1, 0, 1, 1), skip * 3 + sibling, seconds=0.5, decide_seconds=0.125)
+    report.note_round(first.round((0, 1, 3), 4, 0.25), skipped_sublayers=8)
+    report.note_round(Draft((4,), drafters=skip).round((), 1, 0.25), skipped_sublayers=6)
+    report.note_round(Draft().round((), 1, 0.25))
+    report.note_round(Draft((5, 6), drafters=ngram * 2).round((0, 1), 2, 0.25))
     report.note_tokens(sequence(9), 3)
     report.note_tokens(sequence(2, reused=16), 2)
     for outcome, count in (("length", 4), ("length", 1), ("timeout", 0)):
@@ -53,7 +55,13 @@ def test_counters() -> None:
         ("swift_first_draft_tokens_total", ""): 3,
         ("swift_accepted_first_draft_tokens_total", ""): 2,
         ("swift_layer_search_seconds_total", ""): 0.25,
+        ("swift_rounds_without_draft_total", ""): 1,
+        ("swift_draft_seconds_total", ""): 0.5,
+        ("swift_verify_seconds_total", ""): 1.0,
+        ("swift_decide_seconds_total", ""): 0.125,
         ("swift_draft_tokens_total", "layer_skip"): 4,
+        ("swift_draft_tokens_total", "sibling"): 1,
+        ("swift_accepted_draft_tokens_total", "sibling"): 1,
         ("swift_draft_tokens_total", "ngram"): 2,
         ("swift_accepted_draft_tokens_total", "layer_skip"): 2,
         ("swift_accepted_draft_tokens_total", "ngram"): 2,
@@ -85,7 +93,7 @@ def test_histograms() -> None:
         ("swift_request_seconds", 1.5),
         ("swift_request_seconds", 1.5),
         ("swift_request_seconds", 1.5),
-        ("swift_accepted_per_round", 2.0),
+        ("swift_accepted_per_round", 3.0),
         ("swift_accepted_per_round", 0.0),
         ("swift_accepted_per_round", 2.0),
     ]
@@ -94,7 +102,6 @@ def test_histograms() -> None:
 def test_whatever_is_reported_is_declared() -> None:
     """A name or label that is not would be a KeyError in the server, in the middle of the traffic."""
     report = busy_report()
-    del report.draft_tokens["ngram"], report.accepted_draft_tokens["ngram"]
     report.ended += [RequestReport("", outcome, 1, 1.0, RequestStats()) for outcome in OUTCOMES]
     counters = {(f.name, value) for f in FAMILIES if f.kind == "counter" for value in f.values or ("",)}
     assert set(increments(report)) == counters
@@ -128,12 +135,12 @@ def test_consecutive_steps_as_one() -> None:
     """What is published of several steps at once is what each of them would have added, and how the last one stood."""
     first = StepReport(
         first_token_seconds=[0.5], accepted_per_round=[2], prompt_tokens=20, generated_tokens=3,
-        reused_prompt_tokens=16, rounds=2,
+        reused_prompt_tokens=16, rounds=2, rounds_without_draft=1,
         draft_tokens=Counter(layer_skip=4), accepted_draft_tokens=Counter(layer_skip=2), running=5, kv_tokens_used=64,
     )  # fmt: skip
     last = StepReport(
         accepted_per_round=[0], prompt_tokens=5, generated_tokens=1, rounds=1, first_draft_tokens=1,
-        accepted_first_draft_tokens=1, search_seconds=0.5,
+        accepted_first_draft_tokens=1, search_seconds=0.5, draft_seconds=0.25, verify_seconds=0.5, decide_seconds=0.125,
         draft_tokens=Counter(layer_skip=1, other=2),
         accepted_draft_tokens=Counter(layer_skip=0), running=4, kv_tokens_used=48, skipped_sublayers=24,
     )  # fmt: skip

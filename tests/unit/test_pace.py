@@ -11,7 +11,6 @@ from swift_backend.scheduler import LEAST_CHUNK, Work, plan_step
 from swift_backend.sequence import Extent, Request, Sequence
 from swift_backend.speculation.batch_limit import BatchLimit
 from swift_backend.speculation.cost_model import CostModel, RowCosts
-from swift_backend.speculation.draft import Draft
 
 COSTS = [
     PassTimes(fixed=0.012, per_row=0.001, per_key=0.000002),  # a small model on a CPU
@@ -177,14 +176,3 @@ def test_a_step_is_noted_with_its_rows_and_keys() -> None:
     told = costs()
     told.note(0.3, 12, 1065 / 12, logit_rows=2)
     assert model == told and model.seconds(12, 1065 / 12, logit_rows=2) > expected
-
-
-def test_draft_passes_are_noted_with_the_rows_that_share_them() -> None:
-    """Three passes, of two rows, two and one, in 12 ms: 4 ms for a pass of 5/3 rows."""
-    model, told = costs(), costs()
-    drafts = [Draft((1, 2, 3), None, 0.006, 3, "d", 0b1100), Draft(), Draft((4,), None, 0.006, 2, "d", 0b1100)]
-    MeasuredPace(CHEAP, None, model).note_drafts(drafts, context=300)
-    told.note(0.004, 5 / 3, 300, 0b1100)
-    assert model == told != costs()
-    MeasuredPace(CHEAP, None, model).note_drafts([Draft()], context=300)
-    assert model == told

@@ -30,7 +30,13 @@ PARAMS = SamplingParams(temperature=1.0)
     ],
 )
 def test_coupled(draft: list[int], target: list[int], committed: list[int]) -> None:
-    assert accept_coupled(draft, target) == committed
+    path, last = accept_coupled(draft, chain(draft), target)
+    assert [*(draft[node] for node in path), last] == committed
+
+
+def chain(draft: list[int]) -> range:
+    """Each token follows the one before it."""
+    return range(-1, len(draft) - 1)
 
 
 def probs(*values: float) -> torch.Tensor:
@@ -55,13 +61,15 @@ def round_of_two(p: torch.Tensor, q: torch.Tensor, seed: int) -> list[int]:
         return Draw(PARAMS, seed, i, purpose)
 
     draft = [draw_from(q, named(i, Purpose.DRAFT)) for i in range(2)]
-    return accept_rejection(
+    path, last = accept_rejection(
         draft,
+        chain(draft),
         [q, q],
         [p, p, p],
         lambda i: draw_uniform(named(i, Purpose.ACCEPT)),
-        lambda i, weights: draw_from(weights, named(i, Purpose.RECOVER if i < 2 else Purpose.TOKEN)),
+        lambda i, weights: draw_from(weights, named(i + 1, Purpose.RECOVER if i < 1 else Purpose.TOKEN)),
     )
+    return [*(draft[node] for node in path), last]
 
 
 @functools.cache
@@ -100,13 +108,15 @@ def test_rejection_of_a_draft_that_was_found() -> None:
         def named(purpose: Purpose) -> Draw:
             return Draw(PARAMS, seed, 0, purpose)
 
-        return accept_rejection(
+        path, last = accept_rejection(
             [3],
+            [-1],
             None,
             [p, p],
             lambda _: draw_uniform(named(Purpose.ACCEPT)),
-            lambda i, weights: draw_from(weights, named(Purpose.RECOVER if i == 0 else Purpose.TOKEN)),
-        )[0]
+            lambda i, weights: draw_from(weights, named(Purpose.RECOVER if i < 0 else Purpose.TOKEN)),
+        )
+        return 3 if path else last
 
     tokens = [first(seed) for seed in range(5000)]
     assert p_value(tokens, p) > 1e-3

@@ -8,7 +8,7 @@ import torch
 from swift_backend.params import SamplingParams
 from swift_backend.sequence import Request, Sequence
 from swift_backend.speculation.cost_model import CostModel, RowCosts
-from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.draft import Draft, Guess
 from swift_backend.speculation.knapsack import Knapsack
 from swift_backend.speculation.layer_choice import Guide, LayerChooser, Watch
 from swift_backend.speculation.layer_set import LayerSet
@@ -233,7 +233,9 @@ def test_the_pool_learns_up_to_the_first_token_that_was_wrong() -> None:
     made._give(one, made.choose(one))
     assert one.layer_set is not None
     mask = one.layer_set.skip_mask
-    made.note_round(one, Draft((1, 2, 3, 4), skip_mask=mask, confidences=(0.9, 0.7, 0.6, 0.99)), accepted=1)
+    sure = {(): 0.9, (1,): 0.7, (1, 2): 0.6, (1, 2, 3): 0.99}
+    guesses = tuple(Guess(after, confidence, (len(after) + 1,)) for after, confidence in sure.items())
+    made.note_round(one, Draft((1, 2, 3, 4), skip_mask=mask, guesses=guesses), committed=[1, 9])
     arm = made.pool.arm(mask)
     assert arm is not None
     assert (sum(arm.first.drafted), sum(arm.first.accepted)) == (pytest.approx(1, abs=0.01), pytest.approx(1, abs=0.01))
@@ -247,8 +249,8 @@ def test_a_request_is_remembered_if_its_drafts_were_its_sets(drafted_with: int |
     made._give(one, made.choose(one))
     assert one.layer_set is not None
     mask = one.layer_set.skip_mask if drafted_with is None else drafted_with
-    made.note_round(one, Draft((1, 2), skip_mask=mask, confidences=(0.9, 0.9)), accepted=2)
-    one.note_round(2, 2, 0.1, 0.1)
+    guesses = (Guess((), 0.9, (1,)), Guess((1,), 0.9, (2,)))
+    made.note_round(one, Draft((1, 2), skip_mask=mask, guesses=guesses), committed=[1, 2, 3])
     made.ended(one)
     assert len(made.pool._records) == remembered
     assert made.search.forgotten == [one]  # type: ignore[attr-defined]

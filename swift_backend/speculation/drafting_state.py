@@ -1,0 +1,81 @@
+"""What does the policy know of one request? Its text's repetitions, how its drafts did, and how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from swift_backend.sequence import Sequence
+from swift_backend.speculation.chances import FirstChance, MatchChances
+from swift_backend.speculation.suffix_automaton import SuffixAutomaton
+
+# After a trial that did not pay, the next one waits twice as many rounds.
+FIRST_PAUSE, LONGEST_PAUSE = 8, 128
+# A round's weight in what the speed-up is taken to be.
+SPEED_MEMORY = 0.95
+
+
+@dataclass(slots=True)
+class DraftingState:
+    """May be asked and told between two steps only.
+
+    ngrams, layers: which drafters the request allows. text: what the cache holds of the request's, and the token after.
+    proposed: what came after the latest match, of length `matched`. cost: of the round to come, in times of a plain
+    one. drafting: its latest round had draft passes because they pay. waited: rounds since the last draft pass;
+    pause: how many there should be before the next trial.
+    """
+
+    ngrams: bool
+    layers: bool
+    matches: MatchChances
+    text: SuffixAutomaton = field(default_factory=SuffixAutomaton)
+    first: FirstChance = field(default_factory=FirstChance)
+    proposed: list[int] = field(default_factory=list)
+    matched: int = 0
+    cost: float = 1.0
+    drafting: bool = False
+    waited: int = 0
+    pause: int = FIRST_PAUSE
+    _expected: tuple[int, float] | None = None
+    _tokens: float = 0.0
+    _cost: float = 0.0
+
+    def read(self, sequence: Sequence) -> None:
+        """Take in what is new of the text."""
+        if self.ngrams:
+            self.text.extend(sequence.tokens[len(self.text) : sequence.kv_len + 1])
+
+    def propose(self, most: int) -> None:
+        """Look for what comes next in the text; up to `most` tokens, none where none may be drafted."""
+        self.matched, _ = self.text.match() if most else (0, 0)
+        self.proposed = self.text.continuation(most) if self.matched else []
+
+    def expected(self, skip_mask: int, reckon: Callable[[], float]) -> float:
+        """What reckon() says of a layer set, asked once for each."""
+        if self._expected is None or self._expected[0] != skip_mask:
+            self._expected = skip_mask, reckon()
+        return self._expected[1]
+
+    @property
+    def speed(self) -> float:
+        """Tokens in the time of a plain one, of late; at least 1."""
+        return max(1.0, self._tokens / self._cost) if self._cost else 1.0
+
+    @property
+    def trial_due(self) -> bool:
+        """Whether draft passes that do not seem to pay should be tried again."""
+        return self.waited >= self.pause
+
+    def note_speed(self, tokens: int, cost: float) -> None:
+        """A round committed so many tokens in so many times the time of a plain one."""
+        self._tokens = SPEED_MEMORY * self._tokens + tokens
+        self._cost = SPEED_MEMORY * self._cost + cost
+
+    def note_passes(self, *, drafted: bool, pays: bool) -> None:
+        """A round had draft passes or not; pays: because that seemed worth it, and not as a trial."""
+        if pays:
+            self.pause = FIRST_PAUSE
+        elif drafted:
+            self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        self.waited = 0 if drafted else self.waited + 1
+        self.drafting = pays

@@ -1,0 +1,292 @@
+"""What is drafted in this round, for whom, and how far? Whatever brings most tokens per second; often nothing.
+
+Everything is reckoned in tokens. A second is worth the tokens that are made in one of late, its price; so a draft pass
+pays while the chance that its token counts, less the price of its row, exceeds the price of its time, and a drafted
+token is verified while its chance exceeds the price of its row (Dinkelbach, 1967, for the ratio of expected tokens to
+expected time). What is found in the text costs no pass. Nothing of this changes which tokens come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from swift_backend.scheduler import Work
+from swift_backend.sequence import Sequence
+from swift_backend.speculation.chances import RANK_PRIORS, MatchChances, RankChances, no_matches
+from swift_backend.speculation.draft import NGRAM, SIBLING, Draft
+from swift_backend.speculation.draft_passes import DraftPasses, Path, Said, common_set
+from swift_backend.speculation.drafting_state import DraftingState
+from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.prices import Prices
+from swift_backend.speculation.row_choice import Candidate, worth_verifying
+from swift_backend.speculation.set_odds import Odds
+
+NGRAM_MODES, LAYER_MODES = ("auto", "ngram"), ("auto", "skip")
+POLICY_MODES = {*NGRAM_MODES, *LAYER_MODES}
+# The drafted token and its alternatives.
+FAVOURITES = 1 + len(RANK_PRIORS)
+# What the next pass is worth must differ from nothing by so many tokens before draft passes begin, or stop.
+HYSTERESIS = 0.02
+# A trial is made where drafts that are as good as this would pay.
+OPTIMISM = 0.92
+# Tokens less likely than this are not looked at.
+LEAST_CHANCE = 0.02
+# Drafted tokens of one full pass, for all sequences together.
+MOST_ROWS = 64
+# The price of a row is the mean over so many.
+ROWS_AT_ONCE = 5
+
+
+@dataclass(slots=True)
+class Making:
+    """A draft in the making: what was found in the text, then what draft passes say.
+
+    chances[i]: that the path's token i counts. found: tokens that could begin the path, with their chances.
+    """
+
+    owner: int
+    work: Work
+    path: Path
+    found: list[int] = field(default_factory=list)
+    found_chances: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    siblings: list[Candidate] = field(default_factory=list)
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.work.sequence
+
+    @property
+    def state(self) -> DraftingState:
+        state: DraftingState = self.work.sequence.drafting
+        return state
+
+    @property
+    def reach(self) -> float:
+        """The chance that a token after the path's counts, if it is right."""
+        return self.chances[-1] if self.chances else 1.0
+
+    def take_found(self) -> None:
+        """Begin the path with what was found."""
+        self.path = Path(self.sequence, self.work.draft_budget, self.found, NGRAM)
+        self.chances = list(self.found_chances)
+
+    def candidates(self) -> list[Candidate]:
+        """What could be verified; no more than the draft may hold."""
+        chain = [
+            Candidate(chance, self.owner, depth, token, drafter)
+            for depth, (chance, token, drafter) in enumerate(
+                zip(self.chances, self.path.tokens, self.path.drafters, strict=True)
+            )
+        ]
+        ranked = sorted([*chain, *self.siblings], key=lambda one: (-one.chance, one.depth, one.sibling))
+        return ranked[: self.work.draft_budget]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What counts in this step. full[k]: seconds of the full pass with k drafted tokens; price: tokens per second."""
+
+    full: list[float]
+    price: float
+    context: float
+
+    @property
+    def row(self) -> float:
+        """The price of a row of the full pass."""
+        count = min(ROWS_AT_ONCE, len(self.full) - 1)
+        return self.price * (self.full[count] - self.full[0]) / count if count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a draft pass would bring one sequence, in tokens, before the price of the pass; extends: what was found."""
+
+    making: Making
+    gain: float
+    extends: bool
+
+
+class Policy:
+    """Drafts for the sequences that have a DraftingState."""
+
+    def __init__(self, passes: DraftPasses, prices: Prices, odds: Odds) -> None:
+        self._passes, self._prices, self._odds = passes, prices, odds
+        self._ranks = RankChances()
+        self._matches = no_matches()
+
+    def new_state(self, mode: str) -> DraftingState | None:
+        """For a request with this way of speculating; None where the policy has no say in it."""
+        if mode not in POLICY_MODES:
+            return None
+        return DraftingState(
+            ngrams=mode in NGRAM_MODES, layers=mode in LAYER_MODES, matches=MatchChances(self._matches)
+        )
+
+    def draft(self, plan: Seq[Work]) -> list[Draft]:
+        """See Drafter; works of sequences without a state get an empty draft."""
+        started = perf_counter()
+        self._prices.next_step()
+        makings = [self._begin(owner, work) for owner, work in enumerate(plan) if work.sequence.drafting is not None]
+        open_ones = [making for making in makings if making.work.draft_budget]
+        drafts = [Draft() for _ in plan]
+        if open_ones:
+            step = self._step(plan, open_ones)
+            self._draft_passes(open_ones, step)
+            self._choose_rows(open_ones, step, drafts)
+            passes = sum(making.path.seconds for making in open_ones)
+            decide = (perf_counter() - started - passes) / len(open_ones)
+            for making in open_ones:
+                drafts[making.owner] = replace(drafts[making.owner], decide_seconds=decide)
+        return drafts
+
+    def note_round(self, sequence: Sequence, draft: Draft, committed: Seq[int]) -> None:
+        """Learn from a round that committed these tokens."""
+        state: DraftingState = sequence.drafting
+        for i, (proposed, token) in enumerate(zip(state.proposed, committed, strict=False)):
+            state.matches.note(state.matched + i, proposed == token)
+            if proposed != token:
+                break
+        for one in draft.guesses:
+            token_there = one.outcome(committed)
+            if token_there is not None:
+                self._ranks.note(one.token_ids, one.confidence, token_there)
+                if not one.after:
+                    state.first.note(one.token_ids[0] == token_there)
+        state.note_speed(len(committed), state.cost)
+
+    def _begin(self, owner: int, work: Work) -> Making:
+        """What the text itself proposes."""
+        making = Making(owner, work, Path(work.sequence, work.draft_budget))
+        state = making.state
+        state.read(work.sequence)
+        state.propose(work.draft_budget)
+        reach = 1.0
+        for i, token in enumerate(state.proposed):
+            reach *= state.matches.chance(state.matched + i)
+            if reach < LEAST_CHANCE:
+                break
+            making.found.append(token)
+            making.found_chances.append(reach)
+        return making
+
+    def _step(self, plan: Seq[Work], makings: Seq[Making]) -> Step:
+        decoding = sum(work.reaches_end for work in plan)
+        rows = sum(work.num_tokens for work in plan)
+        context = sum(len(making.sequence.tokens) for making in makings) / len(makings)
+        most = min(MOST_ROWS, sum(making.work.draft_budget for making in makings))
+        full = self._prices.full(rows, decoding, context, most)
+        plain = full[0] if rows == decoding else self._prices.full(decoding, decoding, context, 0)[0]
+        speed = sum(making.state.speed for making in makings) / len(makings)
+        return Step(full, speed * decoding / plain, context)
+
+    def _draft_passes(self, makings: Seq[Making], step: Step) -> None:
+        """Extend the paths of those for whom that pays, as far as it does."""
+        eligible = [making for making in makings if making.state.layers and making.sequence.layer_set]
+        chosen: list[Offer] = []
+        pays = False
+        if eligible:
+            layer_set = common_set([making.path for making in eligible])
+            offers = [self._offer(making, layer_set.skip_mask, step, len(eligible)) for making in eligible]
+            chosen = self._worth_a_pass(offers, layer_set.skip_mask, step)
+            pays = bool(chosen)
+            chosen = chosen or self._trial(offers, layer_set.skip_mask, step)
+        for offer in chosen:
+            if offer.extends:
+                offer.making.take_found()
+        active = [offer.making for offer in chosen]
+        while active:
+            said = self._passes.extend([making.path for making in active], layer_set, FAVOURITES)
+            for making, one in zip(active, said, strict=True):
+                self._hear(making, one, layer_set)
+            active = self._going_on(active, layer_set.skip_mask, step) if pays else []
+        drafted = {offer.making.owner for offer in chosen}
+        for making in makings:
+            if not making.path.passes:
+                making.take_found()
+            making.state.note_passes(drafted=making.owner in drafted, pays=pays and making.owner in drafted)
+
+    def _offer(self, making: Making, skip_mask: int, step: Step, sharing: int) -> Offer:
+        """What the next draft pass is worth to a sequence, over what was found in its text."""
+        state, row = making.state, step.row
+        found = sum(max(0.0, chance - row) for chance in making.found_chances)
+        pass_price = step.price * self._prices.draft(sharing, sharing, step.context, skip_mask) / sharing
+        first = state.first.chance(state.expected(skip_mask, lambda: self._odds.first(making.sequence, skip_mask)))
+        later = self._odds.later(skip_mask)
+        fresh = first - row + max(0.0, self._ranks.chance(1, first) - row) - found
+        reach = first
+        for _ in range(1, making.work.draft_budget):
+            reach *= later
+            if reach - row <= pass_price:
+                break
+            fresh += reach - row - pass_price
+        bias = HYSTERESIS if state.drafting else -HYSTERESIS
+        extended = -1.0
+        if making.found and len(making.found) < making.work.draft_budget:
+            rows = len(making.found) + 1
+            dearer = step.price * (
+                self._prices.draft(rows, 1, step.context, skip_mask) - self._prices.draft(1, 1, step.context, skip_mask)
+            )
+            extended = making.found_chances[-1] * later - row - dearer
+        return Offer(making, max(fresh, extended) + bias, extended > fresh)
+
+    def _worth_a_pass(self, offers: Seq[Offer], skip_mask: int, step: Step) -> list[Offer]:
+        """Those that bring more than a pass for them takes, together."""
+        ranked = sorted(offers, key=lambda offer: -offer.gain)
+        best, count, gained = 0.0, 0, 0.0
+        for k, offer in enumerate(ranked, 1):
+            gained += offer.gain
+            value = gained - step.price * self._prices.draft(k, k, step.context, skip_mask)
+            if value > best:
+                best, count = value, k
+        return ranked[:count]
+
+    def _trial(self, offers: Seq[Offer], skip_mask: int, step: Step) -> list[Offer]:
+        """Those whose drafts should be tried again though they do not seem to pay; none where they could not."""
+        due = [offer for offer in offers if offer.making.state.trial_due and not offer.extends]
+        hoped = [Offer(offer.making, OPTIMISM - step.row, False) for offer in due]
+        return due if self._worth_a_pass(hoped, skip_mask, step) else []
+
+    def _going_on(self, makings: Seq[Making], skip_mask: int, step: Step) -> list[Making]:
+        """Those for whom another pass pays."""
+        later = self._odds.later(skip_mask)
+        offers = [
+            Offer(making, making.reach * later - step.row, False)
+            for making in makings
+            if making.path.room and not making.path.unsure
+        ]
+        return [offer.making for offer in self._worth_a_pass(offers, skip_mask, step)]
+
+    def _hear(self, making: Making, said: Said, layer_set: LayerSet) -> None:
+        """Take in what a pass said about a path's next token."""
+        path, reach, depth = making.path, making.reach, len(making.path.tokens)
+        if said.confidence < 0:
+            path.unsure = True
+            return
+        for rank, token in enumerate(said.token_ids[1:FAVOURITES], 1):
+            chance = reach * self._ranks.chance(rank, said.confidence)
+            making.siblings.append(Candidate(chance, making.owner, depth, token, SIBLING, sibling=True))
+        making.chances.append(reach * self._odds.sure(layer_set.skip_mask, said.confidence, first=depth == 0))
+        path.append(said)
+
+    def _choose_rows(self, makings: Seq[Making], step: Step, drafts: list[Draft]) -> None:
+        """Make drafts of what is worth a row; mutates drafts."""
+        candidates = [one for making in makings for one in making.candidates() if one.chance >= LEAST_CHANCE]
+        chosen = worth_verifying(candidates, step.full, step.price)
+        by_owner: dict[int, list[Candidate]] = {making.owner: [] for making in makings}
+        for one in chosen:
+            by_owner[one.owner].append(one)
+        longest = max((making.path for making in makings), key=lambda path: path.passes)
+        passes = longest.passes * self._prices.draft(1, 1, step.context, longest.skip_mask) if longest.passes else 0.0
+        for making in makings:
+            drafts[making.owner] = comb(making.path, by_owner[making.owner])
+            making.state.cost = (step.full[len(chosen)] + passes) / step.full[0]
+
+
+def comb(path: Path, chosen: Seq[Candidate]) -> Draft:
+    """The draft of the chosen tokens of a path: its chain, then the siblings."""
+    length = sum(not one.sibling for one in chosen)
+    siblings = sorted((one for one in chosen if one.sibling), key=lambda one: one.depth)
+    return path.draft(length, [(one.depth - 1, one.token_id) for one in siblings])
