@@ -43,6 +43,8 @@ class EngineConfig:
         no controller decides is 5, the guide's.
     limit_drafts: while several requests run, draft only as far as that brings more tokens per second, by the measured
         costs of passes; false is for experiments.
+    draft_vocabulary: how many tokens the draft passes of auto and skip score, the likeliest ones by the traffic so far;
+        0 for all. It takes a copy of as many rows of the head. None is an eighth of the vocabulary, or 16384.
     layer_sets: file with layer sets, made by swift_backend.optimize; speculation "static" needs one.
     search_share: of the time that decoding takes, the share for trying other layer sets.
     skip_ratio: share of layers skipped while drafting; None follows the guide's rule by depth.
@@ -67,6 +69,7 @@ class EngineConfig:
     threads: int | None = None
     max_draft_tokens: int = 15
     limit_drafts: bool = True
+    draft_vocabulary: int | None = None
     layer_sets: str | None = None
     search_share: float = 0.02
     skip_ratio: float | None = None
@@ -88,7 +91,7 @@ class EngineConfig:
         _at_least("max_step_tokens", self.max_step_tokens, 2)  # a running stream's token, and one of a prompt
         for name in ("max_draft_tokens", "protected_layers"):
             _at_least(name, getattr(self, name), 0)
-        for name, low in (("kv_cache_tokens", 2), ("timeout_ms", 1), ("threads", 1)):
+        for name, low in (("kv_cache_tokens", 2), ("timeout_ms", 1), ("threads", 1), ("draft_vocabulary", 0)):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), low)
         if self.kv_cache_share is not None and not 0 < self.kv_cache_share <= 1:

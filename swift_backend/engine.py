@@ -11,6 +11,7 @@ from time import monotonic, perf_counter, sleep
 
 from swift_backend.admission import Limits
 from swift_backend.config import EngineConfig
+from swift_backend.draft_head import DraftHead
 from swift_backend.errors import EngineFailure, SwiftError
 from swift_backend.failure import ends_engine, request_failure
 from swift_backend.inbox import Inbox
@@ -28,6 +29,7 @@ from swift_backend.speculation.batch_limit import BatchLimit
 from swift_backend.speculation.cost_model import CostModel
 from swift_backend.speculation.draft import Draft, Drafter
 from swift_backend.speculation.draft_passes import DraftPasses
+from swift_backend.speculation.draft_vocabulary import draft_vocabulary_size
 from swift_backend.speculation.drafters import Drafters
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
 from swift_backend.speculation.ngram import NgramDrafter
@@ -81,6 +83,8 @@ class Engine:
         self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
         passes = DraftPasses(self.runner, self.costs, with_probs=config.acceptance == "rejection")
+        size = draft_vocabulary_size(shape.vocab_size, config.draft_vocabulary)
+        self._draft_head = DraftHead(passes, self.runner, self.costs, self._layers.pool.tokens, size, self._eos_ids)
         self._policy = Policy(passes, Prices(self.costs), PoolOdds(self._layers.pool))
         self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), NgramDrafter())
         self._starter = Starter(config, limits, self.tokenizer, self._policy.new_state)
@@ -317,6 +321,7 @@ class Engine:
         self._report = StepReport(skipped_sublayers=report.skipped_sublayers)
         self._on_step(report)
         self.pool_keeper.tick(self.idle)
+        self._draft_head.tick(self.idle)
         if self.config.debug:
             self.check_invariants()
 

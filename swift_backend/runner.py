@@ -8,7 +8,7 @@ import torch
 
 from swift_backend.batch import BatchShape, RowGroup, build_batch
 from swift_backend.kv_cache import KVCache
-from swift_backend.model.decoder import Decoder, Observer
+from swift_backend.model.decoder import Decoder, Head, Observer
 
 
 class Runner:
@@ -23,11 +23,16 @@ class Runner:
 
     @torch.inference_mode()
     def forward(
-        self, groups: Seq[RowGroup], kept: Seq[int] | None = None, observe: Observer | None = None
+        self,
+        groups: Seq[RowGroup],
+        kept: Seq[int] | None = None,
+        observe: Observer | None = None,
+        head: Head | None = None,
     ) -> torch.Tensor:
         """Logits, float32 [sum of num_logits, vocab], of the groups in order.
 
-        kept: the sublayers to compute; None is the full model. Writes keys and values of the computed layers.
+        kept: the sublayers to compute; None is the full model. head: in place of the model's own. Writes keys and
+        values of the computed layers.
         """
         batch = build_batch(groups, self.device, self._shape)
-        return self.decoder.forward(batch, self.cache, kept, observe)
+        return self.decoder.forward(batch, self.cache, kept, observe, head)

@@ -21,6 +21,8 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 Observer = Callable[[int, torch.Tensor, torch.Tensor], None]  # (sublayer, its input [rows, hidden], its output)
 
+Head = Callable[[torch.Tensor], torch.Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
@@ -44,10 +46,11 @@ class Decoder:
         cache: KVCache,
         kept: Iterable[int] | None = None,
         observe: Observer | None = None,
+        head: Head | None = None,
     ) -> torch.Tensor:
         """Logits, float32 [len(batch.logit_rows), vocab]; writes the rows' keys and values into the cache.
 
-        kept: sublayers to compute, all of them by default; observe is called after each.
+        kept: sublayers to compute, all of them by default; observe is called after each. head: in place of the own.
         """
         x = F.embedding(batch.token_ids, self.embedding).to(self.activation_dtype)
         cos, sin = self.rotary
@@ -60,7 +63,7 @@ class Decoder:
         if batch.logit_rows.shape[0] == 0:
             return torch.empty((0, self.config.vocab_size), dtype=torch.float32, device=x.device)
         wanted = x if batch.logit_rows.shape[0] == x.shape[0] else x[batch.logit_rows]
-        return self.head(self.norm(wanted)).float()
+        return (head or self.head)(self.norm(wanted)).float()
 
     @property
     def num_bytes(self) -> int:

@@ -21,6 +21,10 @@ class Linear(Protocol):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
+    def weight_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """A copy of some rows of the weight, [len(rows), in]; rows int64 [n], on any device."""
+        ...
+
 
 class PlainLinear:
     """torch's own linear on the weight as it is: the reference, and the choice on a GPU."""
@@ -32,6 +36,9 @@ class PlainLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x.to(self._weight.dtype), self._weight, self._bias)
+
+    def weight_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._weight[rows.to(self._weight.device)]
 
 
 class PackedLinear:
@@ -49,6 +56,10 @@ class PackedLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x.to(self._dtype), self._weight, self._bias, "none", [], "")
 
+    def weight_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """See Linear; unpacks the whole weight meanwhile."""
+        return self._weight.to_dense()[rows]
+
 
 class HalfStorageLinear:
     """FBGEMM with float32 activations and weights kept in 16 bits, for CPUs without bfloat16 arithmetic.
@@ -64,6 +75,11 @@ class HalfStorageLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.quantized.linear_dynamic_fp16(x.float(), self._weight)
+
+    def weight_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """See Linear; unpacks the whole weight meanwhile."""
+        weight, _ = torch.ops.quantized.linear_unpack_fp16(self._weight)
+        return weight[rows]
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:

@@ -86,8 +86,8 @@ class RankChances:
 
 
 @dataclass(slots=True)
-class FirstChance:
-    """How often a request's first draft tokens were right; what is known of its layer set counts as some of them."""
+class OwnChance:
+    """How often something held in a request, of late; what is known from elsewhere counts as some trials."""
 
     tried: float = 0.0
     right: float = 0.0
@@ -95,10 +95,10 @@ class FirstChance:
     memory: float = 0.95
 
     def note(self, right: bool) -> None:
-        """Learn what became of one."""
+        """Learn whether it held."""
         self.tried = self.memory * self.tried + 1
         self.right = self.memory * self.right + right
 
     def chance(self, prior: float) -> float:
-        """Of the next one."""
+        """Of the next trial."""
         return (self.right + prior * self.weight) / (self.tried + self.weight)

@@ -47,6 +47,8 @@ class CostModel:
     attention, mlp: of one sublayer, by rows; head: by rows with logits; rest: embedding, batch and sampling.
     per_key: seconds of an attention for each cache slot that one of its rows looks at.
 
+    short_head: the share of the vocabulary that a draft pass scores where it may be short.
+
     What passes take in the meantime: scale is of the whole machine, full_drift of full passes by their rows, and
     draft_drift of those that skip something.
     """
@@ -58,6 +60,7 @@ class CostModel:
     rest: RowCosts
     per_key: float
     scale: float = 1.0
+    short_head: float = 1.0
     full_drift: Drift = field(init=False)
     draft_drift: Drift = field(init=False)
 
@@ -65,30 +68,39 @@ class CostModel:
         self.full_drift = Drift(self.mlp.rows)
         self.draft_drift = Drift((1,))
 
-    def seconds(self, rows: float, context: float, skip_mask: int = 0, logit_rows: float | None = None) -> float:
+    def seconds(
+        self,
+        rows: float,
+        context: float,
+        skip_mask: int = 0,
+        logit_rows: float | None = None,
+        head_share: float = 1.0,
+    ) -> float:
         """Of a pass of so many rows that look at `context` slots each, without the sublayers in skip_mask.
 
-        logit_rows: for how many the head is asked; all of them by default.
+        logit_rows: for how many the head is asked; all of them by default. head_share: of the vocabulary.
         """
         skipped = [(skip_mask & kind).bit_count() for kind in self._kinds]
         attentions, mlps = (self.num_layers - count for count in skipped)
         attention = self.attention.at(rows) + self.per_key * rows * context
-        head = self.head.at(rows if logit_rows is None else logit_rows)
+        head = head_share * self.head.at(rows if logit_rows is None else logit_rows)
         parts = attentions * attention + mlps * self.mlp.at(rows) + head + self.rest.at(rows)
         return self.scale * self._drift(skip_mask).at(rows) * parts
 
-    def draft_ratio(self, layer_set: LayerSet, context: float) -> float:
+    def draft_ratio(self, layer_set: LayerSet, context: float, head_share: float = 1.0) -> float:
         """c: a draft pass of one row over a full one."""
-        return self.seconds(1, context, layer_set.skip_mask) / self.seconds(1, context)
+        draft = self.seconds(1, context, layer_set.skip_mask, head_share=head_share)
+        return draft / self.seconds(1, context)
 
-    def drafting_speed(self, alpha: float, skip_mask: int, context: float, most: int) -> float:
+    def drafting_speed(self, alpha: float, skip_mask: int, context: float, most: int, head_share: float = 1.0) -> float:
         """Tokens per second over plain decoding, with drafts of the best length in [1, most]; below 1 they lose.
 
         alpha: the share of drafted tokens that are accepted.
         """
         plain = self.seconds(1, context)
         verify = [self.seconds(rows, context) / plain for rows in range(1, most + 2)]
-        return speed_up(alpha, self.seconds(1, context, skip_mask) / plain, verify)[0]
+        draft = self.seconds(1, context, skip_mask, head_share=head_share)
+        return speed_up(alpha, draft / plain, verify)[0]
 
     def sublayer_seconds(self, context: float) -> tuple[float, float]:
         """What skipping an attention, and what skipping an MLP, saves of a draft pass of one row."""
@@ -102,10 +114,17 @@ class CostModel:
         return attention / plain, mlp / plain
 
     def note(
-        self, took: float, rows: float, context: float, skip_mask: int = 0, logit_rows: float | None = None
+        self,
+        took: float,
+        rows: float,
+        context: float,
+        skip_mask: int = 0,
+        logit_rows: float | None = None,
+        head_share: float = 1.0,
     ) -> None:
         """Learn from a pass that took so many seconds; the rest as in seconds(). Mutates scale and a drift."""
-        surprise = math.log(max(took, 1e-9) / self.seconds(rows, context, skip_mask, logit_rows))
+        expected = self.seconds(rows, context, skip_mask, logit_rows, head_share)
+        surprise = math.log(max(took, 1e-9) / expected)
         surprise = max(-MOST_SURPRISE, min(MOST_SURPRISE, surprise))
         self.scale *= math.exp(RATE * surprise)
         self._drift(skip_mask).note(rows, surprise)

@@ -14,6 +14,7 @@ from time import perf_counter
 import torch
 
 from swift_backend.batch import RowGroup
+from swift_backend.model.short_head import ShortHead
 from swift_backend.noise import Purpose
 from swift_backend.runner import Runner
 from swift_backend.sampling import Draw, draw_best, draw_from, mend, probabilities
@@ -99,7 +100,10 @@ class Path:
 
 
 class DraftPasses:
-    """Runs draft passes."""
+    """Runs draft passes.
+
+    short_head: for passes that may overlook unlikely tokens; None where all passes score the whole vocabulary.
+    """
 
     def __init__(self, runner: Runner, costs: CostModel, *, with_probs: bool) -> None:
         """costs: learn from each pass.
@@ -109,13 +113,18 @@ class DraftPasses:
         self._runner = runner
         self._costs = costs
         self._with_probs = with_probs
+        self.short_head: ShortHead | None = None
 
     @torch.inference_mode()
-    def extend(self, paths: Seq[Path], layer_set: LayerSet, favourites: int = 1) -> list[Said]:
-        """One pass: what it says about the next token of each path, which may be appended or not. Mutates paths."""
+    def extend(self, paths: Seq[Path], layer_set: LayerSet, favourites: int = 1, *, short: bool = False) -> list[Said]:
+        """One pass: what it says about the next token of each path, which may be appended or not. Mutates paths.
+
+        short: look at the likeliest part of the vocabulary only, if there is a short head.
+        """
         started = perf_counter()
         groups = [path.row_group() for path in paths]
-        logits, usable = mend(self._runner.forward(groups, layer_set.kept))
+        head = self.short_head if short else None
+        logits, usable = mend(self._runner.forward(groups, layer_set.kept, head=head))
         sure = torch.exp(logits.amax(dim=-1) - torch.logsumexp(logits, dim=-1)).tolist()
         purpose = Purpose.DRAFT if self._with_probs else Purpose.TOKEN
         draws = [Draw.after(path.sequence, path.tokens, purpose) for path in paths]
@@ -133,7 +142,7 @@ class DraftPasses:
         took = perf_counter() - started
         context = sum(len(path.sequence.tokens) for path in paths) / len(paths)
         rows = sum(len(group.token_ids) for group in groups)
-        self._costs.note(took, rows, context, layer_set.skip_mask, len(paths))
+        self._costs.note(took, rows, context, layer_set.skip_mask, len(paths), head.share if head else 1.0)
         share = took / len(paths)
         for path, one in zip(paths, said, strict=True):
             path.heard(one, layer_set.skip_mask, share)

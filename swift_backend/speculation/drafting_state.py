@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swift_backend.sequence import Sequence
-from swift_backend.speculation.chances import FirstChance, MatchChances
+from swift_backend.speculation.chances import MatchChances, OwnChance
 from swift_backend.speculation.suffix_automaton import SuffixAutomaton
 
 # After a trial that did not pay, the next one waits twice as many rounds.
@@ -21,7 +21,8 @@ class DraftingState:
 
     ngrams, layers: which drafters the request allows. text: what the cache holds of the request's, and the token after.
     proposed: what came after the latest match, of length `matched`. cost: of the round to come, in times of a plain
-    one. drafting: its latest round had draft passes because they pay. waited: rounds since the last draft pass;
+    one. first: whether a round's first draft token was right; second: where it was not, whether the second favourite
+    was. drafting: its latest round had draft passes because they pay. waited: rounds since the last draft pass;
     pause: how many there should be before the next trial.
     """
 
@@ -29,7 +30,8 @@ class DraftingState:
     layers: bool
     matches: MatchChances
     text: SuffixAutomaton = field(default_factory=SuffixAutomaton)
-    first: FirstChance = field(default_factory=FirstChance)
+    first: OwnChance = field(default_factory=OwnChance)
+    second: OwnChance = field(default_factory=OwnChance)
     proposed: list[int] = field(default_factory=list)
     matched: int = 0
     cost: float = 1.0
@@ -37,8 +39,8 @@ class DraftingState:
     waited: int = 0
     pause: int = FIRST_PAUSE
     _expected: tuple[int, float] | None = None
-    _tokens: float = 0.0
-    _cost: float = 0.0
+    _tokens: float = 1 / (1 - SPEED_MEMORY)  # as if it had been plain decoding until now
+    _cost: float = 1 / (1 - SPEED_MEMORY)
 
     def read(self, sequence: Sequence) -> None:
         """Take in what is new of the text."""
@@ -59,7 +61,7 @@ class DraftingState:
     @property
     def speed(self) -> float:
         """Tokens in the time of a plain one, of late; at least 1."""
-        return max(1.0, self._tokens / self._cost) if self._cost else 1.0
+        return max(1.0, self._tokens / self._cost)
 
     @property
     def trial_due(self) -> bool:

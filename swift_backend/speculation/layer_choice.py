@@ -95,9 +95,9 @@ class LayerChooser:
             return None
         profile, mode = Profile(sequence.profile), sequence.params.speculation
         if mode == "static":
-            return self._set(self.pool.best(self._value(len(sequence.tokens)), SHIPPED))
+            return self._set(self.pool.best(self._value(len(sequence.tokens), mode), SHIPPED))
         if mode == "search":
-            known = self.pool.suggest(profile.values, self._value(len(sequence.tokens)))
+            known = self.pool.suggest(profile.values, self._value(len(sequence.tokens), mode))
             self.search.begin_with(self.guide.layers(profile).skip_mask if known is None else known)
             return self.search.layer_set
         if mode in POOLED:
@@ -141,6 +141,8 @@ class LayerChooser:
     def ended(self, sequence: Sequence) -> None:
         """Learn from a request that is over, while its part of the cache is still its own."""
         self.search.forget(sequence)
+        if sequence.num_output_tokens:
+            self.pool.note_text(sequence.request.prompt_ids, sequence.tokens[sequence.num_prompt_tokens :])
         if sequence.params.speculation not in SEARCHING or sequence.mixed_sets:
             return
         if sequence.layer_set is not None and sequence.profile is not None:
@@ -150,20 +152,26 @@ class LayerChooser:
     def _give(self, sequence: Sequence, layer_set: LayerSet | None) -> None:
         sequence.layer_set = layer_set
         if layer_set is not None:
-            sequence.draft_cost_ratio = self.costs.draft_ratio(layer_set, len(sequence.tokens))
+            head = self._head_share(sequence.params.speculation)
+            sequence.draft_cost_ratio = self.costs.draft_ratio(layer_set, len(sequence.tokens), head)
 
     def _pooled(self, profile: Profile, context: int) -> LayerSet | None:
         """What the pool speaks for, which begins with the guide's set; a knapsack has to win a race first."""
-        known = self.pool.suggest(profile.values, self._value(context))
+        known = self.pool.suggest(profile.values, self._value(context, POOLED[0]))
         if known is None:
             known = self.pool.add(self.guide.layers(profile).skip_mask, "similarity").skip_mask
         self.search.begin_with(known)
         self.search.suggest(self._knapsack.choose(profile.sublayers, context).skip_mask)
         return self._set(known)
 
-    def _value(self, context: float) -> Callable[[int, float], float]:
+    def _value(self, context: float, mode: str) -> Callable[[int, float], float]:
         """Expected tokens per second of a mask whose drafted tokens are accepted so often."""
-        return lambda skip_mask, alpha: self.costs.drafting_speed(alpha, skip_mask, context, self._most)
+        head = self._head_share(mode)
+        return lambda skip_mask, alpha: self.costs.drafting_speed(alpha, skip_mask, context, self._most, head)
+
+    def _head_share(self, mode: str) -> float:
+        """Of the vocabulary that draft passes of this way of speculating score."""
+        return self.costs.short_head if mode in POOLED else 1.0
 
     def _set(self, skip_mask: int | None) -> LayerSet | None:
         return None if skip_mask is None else LayerSet(self.costs.num_layers, skip_mask)

@@ -31,6 +31,8 @@ FAVOURITES = 1 + len(RANK_PRIORS)
 HYSTERESIS = 0.02
 # A trial is made where drafts that are as good as this would pay.
 OPTIMISM = 0.92
+# How often the second favourite is taken to be right where the first was not, before there is evidence.
+SECOND_CHANCE = 0.35
 # Tokens less likely than this are not looked at.
 LEAST_CHANCE = 0.02
 # Drafted tokens of one full pass, for all sequences together.
@@ -154,7 +156,7 @@ class Policy:
             if token_there is not None:
                 self._ranks.note(one.token_ids, one.confidence, token_there)
                 if not one.after:
-                    state.first.note(one.token_ids[0] == token_there)
+                    note_favourites(state, one.token_ids, token_there)
         state.note_speed(len(committed), state.cost)
 
     def _begin(self, owner: int, work: Work) -> Making:
@@ -198,7 +200,7 @@ class Policy:
                 offer.making.take_found()
         active = [offer.making for offer in chosen]
         while active:
-            said = self._passes.extend([making.path for making in active], layer_set, FAVOURITES)
+            said = self._passes.extend([making.path for making in active], layer_set, FAVOURITES, short=True)
             for making, one in zip(active, said, strict=True):
                 self._hear(making, one, layer_set)
             active = self._going_on(active, layer_set.skip_mask, step) if pays else []
@@ -215,7 +217,8 @@ class Policy:
         pass_price = step.price * self._prices.draft(sharing, sharing, step.context, skip_mask) / sharing
         first = state.first.chance(state.expected(skip_mask, lambda: self._odds.first(making.sequence, skip_mask)))
         later = self._odds.later(skip_mask)
-        fresh = first - row + max(0.0, self._ranks.chance(1, first) - row) - found
+        second = (1 - first) * state.second.chance(SECOND_CHANCE)
+        fresh = first - row + max(0.0, second - row) - found
         reach = first
         for _ in range(1, making.work.draft_budget):
             reach *= later
@@ -283,6 +286,14 @@ class Policy:
         for making in makings:
             drafts[making.owner] = comb(making.path, by_owner[making.owner])
             making.state.cost = (step.full[len(chosen)] + passes) / step.full[0]
+
+
+def note_favourites(state: DraftingState, favourites: tuple[int, ...], token: int) -> None:
+    """Learn from a round's first draft token; mutates the state."""
+    right = favourites[0] == token
+    state.first.note(right)
+    if not right and len(favourites) > 1:
+        state.second.note(favourites[1] == token)
 
 
 def comb(path: Path, chosen: Seq[Candidate]) -> Draft:

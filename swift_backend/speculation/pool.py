@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from swift_backend.speculation.draft_vocabulary import TokenCounts
 from swift_backend.speculation.pool_entries import PRIOR_ALPHA, Arm, Record, parse_arm, parse_record, part
 from swift_backend.stored_json import read_json, write_json
 
@@ -32,11 +33,12 @@ _log = logging.getLogger(__name__)
 class Pool:
     """The layer sets of a model, in the order of their addition, and the latest requests that used them.
 
-    changes: how often something was learnt.
+    tokens: how often each was there, in prompts and answers. changes: how often something was learnt.
     """
 
     def __init__(self, num_layers: int, most_arms: int = 16, most_records: int = 256) -> None:
         self.num_layers = num_layers
+        self.tokens = TokenCounts()
         self.changes = 0
         self._most_arms = most_arms
         self._arms: dict[int, Arm] = {}
@@ -83,6 +85,7 @@ class Pool:
                 arm.first, arm.later = copy.deepcopy(theirs.first), copy.deepcopy(theirs.later)
                 added.add(arm.skip_mask)
         self._keep([*(record for record in other._records if record.skip_mask in added), *self._records])
+        self.tokens.merge(other.tokens)
 
     def note(self, skip_mask: int, *, first: bool, confidence: float, accepted: bool) -> None:
         """Learn from a draft token all of whose predecessors in its round were accepted; first: it has none.
@@ -106,6 +109,11 @@ class Pool:
             self.changes += 1
             self._keep([*self._records, Record(skip_mask, drafted, accepted, profile.clone())])
 
+    def note_text(self, prompt: Iterable[int], answer: Iterable[int]) -> None:
+        """Learn which tokens there are from a finished request."""
+        self.tokens.note(prompt, answer)
+        self.changes += 1
+
     def expected_alpha(self, skip_mask: int, profile: torch.Tensor) -> float:
         """The share of tokens that this arm may expect to be accepted, of a prompt with this profile."""
         return self._expected(profile).get(skip_mask, PRIOR_ALPHA)
@@ -124,6 +132,7 @@ class Pool:
         """For a JSON document; masks are hexadecimal, as operators read them."""
         return {
             "num_layers": self.num_layers,
+            "tokens": self.tokens.to_content(),
             "arms": [{**asdict(arm), "skip_mask": hex(arm.skip_mask)} for arm in self],
             "records": [
                 {
@@ -142,6 +151,8 @@ class Pool:
         if (theirs := part(content, "num_layers", int)) != num_layers:
             raise ValueError(f"it is for {theirs} layers, and not for {num_layers}")
         pool = cls(num_layers)
+        if "tokens" in content:  # files of earlier versions have none
+            pool.tokens = TokenCounts.from_content(part(content, "tokens", list))
         for one in part(content, "arms", list):
             arm = parse_arm(one, num_layers)
             if arm.skip_mask in pool._arms:

@@ -33,10 +33,10 @@ class Prices:
         return self._full[key]
 
     def draft(self, rows: int, drafts: int, context: float, skip_mask: int) -> float:
-        """Of a draft pass over so many rows of so many drafts."""
+        """Of a draft pass over so many rows of so many drafts, with a short head if there is one."""
         key = rows, drafts, _rounded(context), skip_mask
         if key not in self._draft:
-            self._draft[key] = self._costs.seconds(rows, key[2], skip_mask, drafts)
+            self._draft[key] = self._costs.seconds(rows, key[2], skip_mask, drafts, self._costs.short_head)
         return self._draft[key]
 
 

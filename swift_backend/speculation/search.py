@@ -213,7 +213,7 @@ class OnlineSearch:
     def _speed(self, context: int, skip_mask: int, right: float, tried: int) -> float:
         """Expected tokens per second over plain decoding; below 1 where drafts lose."""
         alpha = (right + PRIOR_ALPHA * PRIOR_WEIGHT) / (tried + PRIOR_WEIGHT)
-        return self._costs.drafting_speed(alpha, skip_mask, context, self._most)
+        return self._costs.drafting_speed(alpha, skip_mask, context, self._most, self._costs.short_head)
 
     def _affordable(self, length: int) -> int:
         """At how many positions of a text of this length a trial may be made: none until it is earned."""

@@ -28,6 +28,7 @@ LEVELS = [
         "starting",
         "verification",
         "pool_keeper",
+        "draft_head",
     },
     {"text", "runner", "pass_times"},
     {"prefix_cache"},

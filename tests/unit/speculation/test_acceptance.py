@@ -137,3 +137,53 @@ def test_residual_of_equal_distributions_is_the_target() -> None:
     p = probs(0.25, 0.75)
     assert residual(p, p).tolist() == [0.25, 0.75]
     assert residual(p, probs(0.5, 0.5)).tolist() == [0.0, 0.25]
+
+
+# Node 3 is an alternative to node 1, nodes 4 and 5 to node 0.
+TREE, TREE_PARENTS = [7, 8, 9, 5, 6, 0], [-1, 0, 1, 0, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "last"),
+    [
+        ([7, 8, 9, 1, 2, 3, 4], [0, 1, 2], 1),
+        ([7, 5, 9, 1, 2, 3, 4], [0, 3], 2),
+        ([7, 4, 9, 1, 2, 3, 4], [0], 4),
+        ([6, 8, 9, 1, 2, 3, 4], [4], 3),
+        ([0, 8, 9, 1, 2, 3, 4], [5], 4),
+        ([1, 8, 9, 1, 2, 3, 4], [], 1),
+        ([8, 8, 9, 1, 2, 3, 4], [], 8),  # a token of the draft, but not of this place
+    ],
+)
+def test_coupled_with_alternatives(target: list[int], path: list[int], last: int) -> None:
+    """target[i + 1] is the full model's token after node i; token 0 is a token like any other (SWIFT's B2, B3)."""
+    assert accept_coupled(TREE, TREE_PARENTS, target) == (path, last)
+
+
+@pytest.mark.parametrize("case", ["overlapping", *(pytest.param(case, marks=pytest.mark.slow) for case in SPECIAL)])
+def test_rejection_with_alternatives_yields_the_target_distribution(case: str) -> None:
+    """One drawn from q, then the two likeliest others of q, which were found: whatever comes out is a draw from p."""
+    p, q = CASES[case]
+    firsts, seconds, others = [], [], 0
+    for seed in range(2000):
+
+        def named(i: int, purpose: Purpose, seed: int = seed) -> Draw:
+            return Draw(PARAMS, seed, i, purpose)
+
+        drawn = draw_from(q, named(0, Purpose.DRAFT))
+        alternatives = [token for token in q.argsort(descending=True).tolist() if token != drawn][:2]
+        path, last = accept_rejection(
+            [drawn, *alternatives],
+            [-1, -1, -1],
+            [q, None, None],
+            [p] * 4,
+            lambda node: draw_uniform(named(0, Purpose.ACCEPT), node),
+            lambda node, weights: draw_from(weights, named(node + 1, Purpose.RECOVER if node < 0 else Purpose.TOKEN)),
+        )
+        committed = [*([drawn, *alternatives][node] for node in path), last]
+        firsts.append(committed[0])
+        seconds += committed[1:]
+        others += bool(path and path[0])
+    assert p_value(firsts, p) > 1e-3
+    assert len(seconds) < 200 or p_value(seconds, p) > 1e-3
+    assert (others > 50) == (case != "draft is target")

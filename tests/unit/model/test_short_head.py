@@ -1,0 +1,23 @@
+"""A head over part of the vocabulary says what the whole one says of it, and nothing of the rest."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from swift_backend.model.linear import HalfStorageLinear, PackedLinear, PlainLinear
+from swift_backend.model.short_head import ShortHead
+
+
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, HalfStorageLinear])
+def test_the_logits_are_those_of_the_whole_head(kind: type) -> None:
+    weight = torch.randn(40, 32).bfloat16().float()
+    head = kind(weight, None)
+    short = ShortHead.of(head, 40, torch.float32, [30, 3, 3, 0, 17])
+    x = torch.randn(3, 32)
+    logits = short(x)
+    assert short.ids.tolist() == [0, 3, 17, 30] and short.share == 0.1
+    assert torch.allclose(logits[:, short.ids], head(x)[:, short.ids], atol=1e-3)
+    others = [token for token in range(40) if token not in (0, 3, 17, 30)]
+    assert (logits[:, others] == -torch.inf).all()
+    assert short.num_bytes <= 4 * 4 * 32

@@ -1,0 +1,80 @@
+"""What a policy remembers of one request, and when it tries again."""
+
+from __future__ import annotations
+
+import pytest
+
+from swift_backend.params import SamplingParams
+from swift_backend.sequence import Extent, Request, Sequence
+from swift_backend.speculation.chances import MatchChances, no_matches
+from swift_backend.speculation.drafting_state import FIRST_PAUSE, LONGEST_PAUSE, DraftingState
+
+
+def state(ngrams: bool = True) -> DraftingState:
+    return DraftingState(ngrams=ngrams, layers=True, matches=MatchChances(no_matches()))
+
+
+def sequence(tokens: list[int], kv_len: int) -> Sequence:
+    made = Sequence(Request("r", tokens, SamplingParams(), print), 50, seed=0)
+    made.extent = Extent(0, 64, kv_len)
+    return made
+
+
+def test_it_reads_as_far_as_the_cache_goes_and_a_token_more() -> None:
+    one, text = state(), sequence([5, 6, 7, 5, 6, 7, 5], kv_len=2)
+    one.read(text)
+    assert one.text.tokens == [5, 6, 7]
+    assert text.extent is not None
+    text.extent.length = 6
+    one.read(text)
+    one.read(text)
+    assert one.text.tokens == [5, 6, 7, 5, 6, 7, 5]
+    one.propose(3)
+    assert (one.matched, one.proposed) == (4, [6, 7, 5])
+    one.propose(0)
+    assert (one.matched, one.proposed) == (0, [])
+
+
+def test_a_request_without_n_grams_reads_nothing() -> None:
+    one = state(ngrams=False)
+    one.read(sequence([5, 5, 5], kv_len=2))
+    one.propose(3)
+    assert one.proposed == []
+
+
+def test_trials_that_do_not_pay_become_rarer_and_one_that_does_changes_that() -> None:
+    one, waits = state(), []
+    for _ in range(7):
+        rounds = 0
+        while not one.trial_due:
+            one.note_passes(drafted=False, pays=False)
+            rounds += 1
+        waits.append(rounds)
+        one.note_passes(drafted=True, pays=False)
+    assert waits == [FIRST_PAUSE * 2**i for i in range(5)] + [LONGEST_PAUSE] * 2
+    one.note_passes(drafted=True, pays=True)
+    assert one.drafting and one.pause == FIRST_PAUSE
+    one.note_passes(drafted=False, pays=False)
+    assert not one.drafting and not one.trial_due
+
+
+def test_the_speed_up_of_late() -> None:
+    """Two tokens in 1.25 times a plain one's time; never less than plain, which is what a second is worth at least."""
+    one = state()
+    assert one.speed == 1.0
+    one.note_speed(1, 1.5)
+    assert one.speed == 1.0
+    for _ in range(100):
+        one.note_speed(2, 1.25)
+    assert one.speed == pytest.approx(1.6, abs=0.01)
+
+
+def test_what_is_expected_of_a_set_is_reckoned_once() -> None:
+    one, asked = state(), list[int]()
+
+    def reckon(mask: int) -> float:
+        asked.append(mask)
+        return mask / 10
+
+    assert [one.expected(mask, lambda mask=mask: reckon(mask)) for mask in (5, 5, 6, 6)] == [0.5, 0.5, 0.6, 0.6]  # type: ignore[misc]
+    assert asked == [5, 6]
