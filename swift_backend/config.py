@@ -45,6 +45,8 @@ class EngineConfig:
         costs of passes; false is for experiments.
     draft_vocabulary: how many tokens the draft passes of auto and skip score, the likeliest ones by the traffic so far;
         0 for all. It takes a copy of as many rows of the head. None is an eighth of the vocabulary, or 16384.
+    ngram_store_tokens: how many tokens of finished requests are kept to find drafts in, beside a request's own text.
+        One user's text can then show in another's timing: only where all users may know each other's texts.
     layer_sets: file with layer sets, made by swift_backend.optimize; speculation "static" needs one.
     search_share: of the time that decoding takes, the share for trying other layer sets.
     skip_ratio: share of layers skipped while drafting; None follows the guide's rule by depth.
@@ -70,6 +72,7 @@ class EngineConfig:
     max_draft_tokens: int = 15
     limit_drafts: bool = True
     draft_vocabulary: int | None = None
+    ngram_store_tokens: int = 0
     layer_sets: str | None = None
     search_share: float = 0.02
     skip_ratio: float | None = None
@@ -89,7 +92,7 @@ class EngineConfig:
         for name in ("max_running", "max_waiting"):
             _at_least(name, getattr(self, name), 1)
         _at_least("max_step_tokens", self.max_step_tokens, 2)  # a running stream's token, and one of a prompt
-        for name in ("max_draft_tokens", "protected_layers"):
+        for name in ("max_draft_tokens", "protected_layers", "ngram_store_tokens"):
             _at_least(name, getattr(self, name), 0)
         for name, low in (("kv_cache_tokens", 2), ("timeout_ms", 1), ("threads", 1), ("draft_vocabulary", 0)):
             if getattr(self, name) is not None:

@@ -85,7 +85,7 @@ class Engine:
         passes = DraftPasses(self.runner, self.costs, with_probs=config.acceptance == "rejection")
         size = draft_vocabulary_size(shape.vocab_size, config.draft_vocabulary)
         self._draft_head = DraftHead(passes, self.runner, self.costs, self._layers.pool.tokens, size, self._eos_ids)
-        self._policy = Policy(passes, Prices(self.costs), PoolOdds(self._layers.pool))
+        self._policy = Policy(passes, Prices(self.costs), PoolOdds(self._layers.pool), config.ngram_store_tokens)
         self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), NgramDrafter())
         self._starter = Starter(config, limits, self.tokenizer, self._policy.new_state)
         self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure)
@@ -304,6 +304,7 @@ class Engine:
         """Free the place of a finished sequence; once."""
         if sequence in self._running:
             self._layers.ended(sequence)
+            self._policy.ended(sequence)
             self._running.remove(sequence)
             self._prefixes.give_back(sequence)
         elif sequence in self._lobby:

@@ -46,7 +46,7 @@ class RequestStats:
     tried_draft_tokens: those all before which, in their round, were accepted, and accepted_chain_tokens: those of them
     that were accepted, too; siblings are none of them.
     search_seconds: spent on other sets; decide_seconds: on what to draft. drafted, accepted: by drafter.
-    rounds_without_draft: plain ones. origins: at the end of the request, who proposed each of its output tokens:
+    rounds_without_draft: plain ones. provenance: at the end of the request, who proposed each of its output tokens:
     ngram, layer_skip, sibling, or verified for the full model's own.
     """
 
@@ -71,7 +71,7 @@ class RequestStats:
     rounds_without_draft: int = 0
     drafted: Mapping[str, int] = field(default_factory=dict)
     accepted: Mapping[str, int] = field(default_factory=dict)
-    origins: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
 
     @property
     def first_acceptance_rate(self) -> float:
@@ -345,5 +345,5 @@ class Sequence:
             rounds_without_draft=self.rounds_without_draft,
             drafted=dict(self.drafted),
             accepted=dict(self.accepted),
-            origins=tuple(self.origins) if self.finished else (),
+            provenance=tuple(self.origins) if self.finished else (),
         )

@@ -20,7 +20,7 @@ from swift_backend.runner import Runner
 from swift_backend.sampling import Draw, draw_best, draw_from, mend, probabilities
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.cost_model import CostModel
-from swift_backend.speculation.draft import LAYER_SKIP, SIBLING, Draft, Guess
+from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, SIBLING, Draft, Guess
 from swift_backend.speculation.layer_set import LayerSet
 
 
@@ -44,17 +44,16 @@ class Path:
     unsure: its owner wants no more of it. passes, seconds: of draft passes, its share.
     """
 
-    def __init__(self, sequence: Sequence, budget: int, found: Seq[int] = (), drafter: str = LAYER_SKIP) -> None:
-        """found: tokens to begin with, proposed by `drafter`."""
+    def __init__(self, sequence: Sequence, budget: int) -> None:
         self.sequence = sequence
         self.unsure = False
-        self.tokens: list[int] = list(found)
-        self.drafters = [drafter] * len(self.tokens)
+        self.tokens: list[int] = []
+        self.drafters: list[str] = []
         self.guesses: list[Guess] = []
         self.passes, self.seconds, self.skip_mask = 0, 0.0, 0
         self._budget = budget
         self._computed = 0  # how many tokens of the chain a pass has been over
-        self._probs: list[torch.Tensor | None] = [None] * len(self.tokens)
+        self._probs: list[torch.Tensor | None] = []
 
     @property
     def room(self) -> int:
@@ -82,6 +81,12 @@ class Path:
         self.tokens.append(said.token_ids[0])
         self.drafters.append(LAYER_SKIP)
         self._probs.append(said.probs)
+
+    def append_found(self, tokens: Seq[int]) -> None:
+        """Go on with what came next in the text."""
+        self.tokens += tokens
+        self.drafters += [NGRAM] * len(tokens)
+        self._probs += [None] * len(tokens)
 
     def draft(self, length: int | None = None, siblings: Seq[tuple[int, int]] = ()) -> Draft:
         """The first `length` tokens of it, all by default, and alternatives: (node before, −1 for none; token)."""

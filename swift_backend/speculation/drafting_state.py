@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.chances import MatchChances, OwnChance
+from swift_backend.speculation.ngram_store import NgramStore
 from swift_backend.speculation.suffix_automaton import SuffixAutomaton
 
 # After a trial that did not pay, the next one waits twice as many rounds.
@@ -19,16 +20,17 @@ SPEED_MEMORY = 0.95
 class DraftingState:
     """May be asked and told between two steps only.
 
-    ngrams, layers: which drafters the request allows. text: what the cache holds of the request's, and the token after.
-    proposed: what came after the latest match, of length `matched`. cost: of the round to come, in times of a plain
-    one. first: whether a round's first draft token was right; second: where it was not, whether the second favourite
-    was. drafting: its latest round had draft passes because they pay. waited: rounds since the last draft pass;
-    pause: how many there should be before the next trial.
+    ngrams, layers: which drafters the request allows. store: texts of other requests. text: what the cache holds of the
+    request's, and the token after. proposed: what came after the latest match, of length `matched`. cost: of the round
+    to come, in times of a plain one. first: whether a round's first draft token was right; second: where it was not,
+    whether the second favourite was. drafting: its latest round had draft passes because they pay. waited: rounds since
+    the last draft pass; pause: how many there should be before the next trial.
     """
 
     ngrams: bool
     layers: bool
     matches: MatchChances
+    store: NgramStore
     text: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     first: OwnChance = field(default_factory=OwnChance)
     second: OwnChance = field(default_factory=OwnChance)
@@ -48,9 +50,13 @@ class DraftingState:
             self.text.extend(sequence.tokens[len(self.text) : sequence.kv_len + 1])
 
     def propose(self, most: int) -> None:
-        """Look for what comes next in the text; up to `most` tokens, none where none may be drafted."""
+        """Look for what comes next in the text, or in others where more of it occurs; up to `most` tokens."""
         self.matched, _ = self.text.match() if most else (0, 0)
         self.proposed = self.text.continuation(most) if self.matched else []
+        if most and len(self.store):
+            length, text, end = self.store.match(self.text.tokens)
+            if length > self.matched:
+                self.matched, self.proposed = length, text[end : end + most]
 
     def expected(self, skip_mask: int, reckon: Callable[[], float]) -> float:
         """What reckon() says of a layer set, asked once for each."""

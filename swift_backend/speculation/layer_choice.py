@@ -24,6 +24,8 @@ from swift_backend.speculation.similarity import (
 # Ways of speculating that learn from what others drafted, and that try sets of their own.
 POOLED = ("auto", "skip")
 SEARCHING = (*POOLED, "search")
+# A request whose drafts do not pay earns this share of the time for trying other sets, which may.
+UNUSED = 0.1
 WITHOUT_LAYERS = ("off", "ngram")
 
 
@@ -129,7 +131,8 @@ class LayerChooser:
         if mode not in SEARCHING:
             return 0.0
         before = self.search.incumbent
-        spent = self.search.round_done(sequence, seconds)
+        worth = 1.0 if sequence.drafting is None or sequence.drafting.drafting else UNUSED
+        spent = self.search.round_done(sequence, worth * seconds)
         sequence.search_seconds += spent
         if self.search.incumbent != before and self.search.incumbent is not None:
             self.pool.add(self.search.incumbent, "search")

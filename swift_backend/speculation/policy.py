@@ -15,10 +15,11 @@ from time import perf_counter
 from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.chances import RANK_PRIORS, MatchChances, RankChances, no_matches
-from swift_backend.speculation.draft import NGRAM, SIBLING, Draft
+from swift_backend.speculation.draft import SIBLING, Draft
 from swift_backend.speculation.draft_passes import DraftPasses, Path, Said, common_set
 from swift_backend.speculation.drafting_state import DraftingState
 from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.ngram_store import NgramStore
 from swift_backend.speculation.prices import Prices
 from swift_backend.speculation.row_choice import Candidate, worth_verifying
 from swift_backend.speculation.set_odds import Odds
@@ -33,6 +34,8 @@ HYSTERESIS = 0.02
 OPTIMISM = 0.92
 # How often the second favourite is taken to be right where the first was not, before there is evidence.
 SECOND_CHANCE = 0.35
+# What was found goes on beside draft passes where each token is as likely as this.
+GOOD_CHANCE = 0.6
 # Tokens less likely than this are not looked at.
 LEAST_CHANCE = 0.02
 # Drafted tokens of one full pass, for all sequences together.
@@ -72,8 +75,17 @@ class Making:
 
     def take_found(self) -> None:
         """Begin the path with what was found."""
-        self.path = Path(self.sequence, self.work.draft_budget, self.found, NGRAM)
+        self.path.append_found(self.found)
         self.chances = list(self.found_chances)
+
+    def go_on_with_found(self) -> None:
+        """After the first token, which a draft pass agrees to, what was found after it, as long as that is likely."""
+        for i in range(1, len(self.found)):
+            chance = self.found_chances[i] / self.found_chances[i - 1]
+            if chance < GOOD_CHANCE:
+                return
+            self.path.append_found(self.found[i : i + 1])
+            self.chances.append(self.reach * chance)
 
     def candidates(self) -> list[Candidate]:
         """What could be verified; no more than the draft may hold."""
@@ -114,8 +126,10 @@ class Offer:
 class Policy:
     """Drafts for the sequences that have a DraftingState."""
 
-    def __init__(self, passes: DraftPasses, prices: Prices, odds: Odds) -> None:
+    def __init__(self, passes: DraftPasses, prices: Prices, odds: Odds, stored_tokens: int = 0) -> None:
+        """stored_tokens: of finished requests, in which n-grams are looked up, too."""
         self._passes, self._prices, self._odds = passes, prices, odds
+        self._store = NgramStore(stored_tokens)
         self._ranks = RankChances()
         self._matches = no_matches()
 
@@ -124,7 +138,10 @@ class Policy:
         if mode not in POLICY_MODES:
             return None
         return DraftingState(
-            ngrams=mode in NGRAM_MODES, layers=mode in LAYER_MODES, matches=MatchChances(self._matches)
+            ngrams=mode in NGRAM_MODES,
+            layers=mode in LAYER_MODES,
+            matches=MatchChances(self._matches),
+            store=self._store,
         )
 
     def draft(self, plan: Seq[Work]) -> list[Draft]:
@@ -158,6 +175,10 @@ class Policy:
                 if not one.after:
                     note_favourites(state, one.token_ids, token_there)
         state.note_speed(len(committed), state.cost)
+
+    def ended(self, sequence: Sequence) -> None:
+        """Remember the text of a request that is over."""
+        self._store.add(sequence.tokens)
 
     def _begin(self, owner: int, work: Work) -> Making:
         """What the text itself proposes."""
@@ -268,11 +289,21 @@ class Policy:
         if said.confidence < 0:
             path.unsure = True
             return
-        for rank, token in enumerate(said.token_ids[1:FAVOURITES], 1):
-            chance = reach * self._ranks.chance(rank, said.confidence)
-            making.siblings.append(Candidate(chance, making.owner, depth, token, SIBLING, sibling=True))
-        making.chances.append(reach * self._odds.sure(layer_set.skip_mask, said.confidence, first=depth == 0))
+        sure = self._odds.sure(layer_set.skip_mask, said.confidence, first=depth == 0)
+        others = {token: self._ranks.chance(rank, said.confidence) for rank, token in enumerate(said.token_ids[1:], 1)}
+        agreed = False
+        if making.found and depth == 0:
+            agreed = making.found[0] == said.token_ids[0]
+            if agreed:
+                sure = 1 - (1 - sure) * (1 - making.found_chances[0])
+            else:
+                others[making.found[0]] = max(others.get(making.found[0], 0.0), making.found_chances[0] * (1 - sure))
+        for token, chance in others.items():
+            making.siblings.append(Candidate(reach * chance, making.owner, depth, token, SIBLING, sibling=True))
+        making.chances.append(reach * sure)
         path.append(said)
+        if agreed:
+            making.go_on_with_found()
 
     def _choose_rows(self, makings: Seq[Making], step: Step, drafts: list[Draft]) -> None:
         """Make drafts of what is worth a row; mutates drafts."""

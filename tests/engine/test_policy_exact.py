@@ -131,9 +131,9 @@ def test_figures_of_drafters_add_up(llm: SwiftLLM, monkeypatch: pytest.MonkeyPat
         stats = out.stats
         assert sum(stats.drafted.values()) == stats.draft_tokens
         assert sum(stats.accepted.values()) == stats.accepted_draft_tokens
-        origins = {name: stats.origins.count(name) for name in set(stats.origins)}
+        origins = {name: stats.provenance.count(name) for name in set(stats.provenance)}
         verified = origins.pop("verified")
         assert origins == {name: count for name, count in stats.accepted.items() if count}
-        assert len(stats.origins) == len(out.token_ids) == verified + stats.accepted_draft_tokens
+        assert len(stats.provenance) == len(out.token_ids) == verified + stats.accepted_draft_tokens
         assert verified == stats.rounds + 1 or out.finish_reason == "length"
         assert stats.decide_seconds > 0

@@ -91,8 +91,8 @@ def test_the_answers_are_those_without_drafts(
                 assert [one.token_id for one in out.logprobs] == out.token_ids
                 assert out.cumulative_logprob == pytest.approx(other.cumulative_logprob, abs=1e-3)
                 assert out.stats.accepted["sibling"] > 0 and out.stats.rounds < MAX_TOKENS - 1
-                assert len(out.stats.origins) == len(out.token_ids)
-                assert out.stats.origins.count("sibling") == out.stats.accepted["sibling"]
+                assert len(out.stats.provenance) == len(out.token_ids)
+                assert out.stats.provenance.count("sibling") == out.stats.accepted["sibling"]
 
 
 def vars_of(params: SamplingParams) -> dict[str, Any]:

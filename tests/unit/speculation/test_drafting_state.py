@@ -8,10 +8,11 @@ from swift_backend.params import SamplingParams
 from swift_backend.sequence import Extent, Request, Sequence
 from swift_backend.speculation.chances import MatchChances, no_matches
 from swift_backend.speculation.drafting_state import FIRST_PAUSE, LONGEST_PAUSE, DraftingState
+from swift_backend.speculation.ngram_store import NgramStore
 
 
 def state(ngrams: bool = True) -> DraftingState:
-    return DraftingState(ngrams=ngrams, layers=True, matches=MatchChances(no_matches()))
+    return DraftingState(ngrams=ngrams, layers=True, matches=MatchChances(no_matches()), store=NgramStore(0))
 
 
 def sequence(tokens: list[int], kv_len: int) -> Sequence:
@@ -78,3 +79,15 @@ def test_what_is_expected_of_a_set_is_reckoned_once() -> None:
 
     assert [one.expected(mask, lambda mask=mask: reckon(mask)) for mask in (5, 5, 6, 6)] == [0.5, 0.5, 0.6, 0.6]  # type: ignore[misc]
     assert asked == [5, 6]
+
+
+def test_what_other_requests_wrote_is_proposed_where_more_of_the_text_agrees() -> None:
+    one, text = state(), sequence([1, 2, 3, 4, 9, 1, 2, 3, 4], kv_len=8)
+    one.store = NgramStore(100)
+    one.store.add([7, 9, 1, 2, 3, 4, 8, 8])
+    one.read(text)
+    one.propose(2)
+    assert (one.matched, one.proposed) == (5, [8, 8])
+    one.store.add([1, 2, 3, 4, 6])
+    one.propose(2)
+    assert (one.matched, one.proposed) == (4, [9, 1])

@@ -215,3 +215,28 @@ def test_sequences_without_a_state_or_a_budget_get_nothing() -> None:
     plain.sequence.drafting = None
     assert made.draft([plain, full]) == [Draft(), Draft()]
     assert made.new_state("fixed") is None and made.new_state("off") is None
+
+
+def test_a_draft_pass_that_agrees_with_what_was_found_makes_it_likelier() -> None:
+    """A short match alone is doubtful; where the draft says the same, the rest of the match comes for free."""
+    text = [*range(5, 16), *range(5, 10)]
+    agreeing, other = Model(((10, 3, 2), 0.9), SURE), Model(((3, 2, 1), 0.5), SURE)
+    for model in (agreeing, other):
+        made = policy(model, Odds(0.95, 0.3))
+        one = work(made, text)
+        for _ in range(40):
+            one.sequence.drafting.matches.note(5, right=False)
+            one.sequence.drafting.matches.note(6, right=True)
+        [draft] = made.draft([one])
+        if model is agreeing:
+            assert draft.token_ids[:3] == (10, 11, 12) and draft.drafters[:3] == (LAYER_SKIP, NGRAM, NGRAM)
+        else:
+            assert draft.chain == (3,) and 11 not in draft.token_ids
+        assert len(model.groups) == 1
+
+
+def test_finished_requests_are_remembered_only_where_the_operator_says_so() -> None:
+    for tokens, expected in ((0, 0), (100, 5)):
+        made = Policy(Model(SURE), Prices(costs()), Odds(0.5, 0.5), tokens)  # type: ignore[arg-type]
+        made.ended(work(made, [5, 6, 7, 8, 9]).sequence)
+        assert len(made._store) == expected
