@@ -46,7 +46,13 @@ class Tally:
     accepted_draft_tokens: int = 0
     first_draft_tokens: int = 0
     accepted_first_draft_tokens: int = 0
+    rounds_without_draft: int = 0
     search_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    decide_seconds: float = 0.0
+    drafted: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
     identical_to_off: int = 0
     draft_cost_ratios: list[float] = field(default_factory=list)
     layer_sets: set[str] = field(default_factory=set)
@@ -66,7 +72,13 @@ class Tally:
             self.accepted_draft_tokens += stats.accepted_draft_tokens
             self.first_draft_tokens += stats.first_draft_tokens
             self.accepted_first_draft_tokens += stats.accepted_first_draft_tokens
+            self.rounds_without_draft += stats.rounds_without_draft
             self.search_seconds += stats.search_seconds
+            self.draft_seconds += stats.draft_seconds
+            self.verify_seconds += stats.verify_seconds
+            self.decide_seconds += stats.decide_seconds
+            self.drafted.update(stats.drafted)
+            self.accepted.update(stats.accepted)
             if stats.layer_set:
                 self.draft_cost_ratios.append(stats.draft_cost_ratio)
                 self.layer_sets.add(stats.layer_set)
@@ -85,7 +97,13 @@ class Tally:
             "tokens_per_round": _share(self.tokens, self.rounds),
             "drafted_per_round": _share(self.draft_tokens, self.rounds),
             "draft_cost_ratio": _share(sum(self.draft_cost_ratios), len(self.draft_cost_ratios)),
+            "rounds_without_draft": _share(self.rounds_without_draft, self.rounds),
+            "drafted": dict(self.drafted),
+            "accepted": dict(self.accepted),
             "search_share": _share(self.search_seconds, self.decode_seconds),
+            "draft_share": _share(self.draft_seconds, self.decode_seconds),
+            "verify_share": _share(self.verify_seconds, self.decode_seconds),
+            "decide_share": _share(self.decide_seconds, self.decode_seconds),
             "identical_to_off": self.identical_to_off,
             "prompts": self.prompts,
             "layer_sets": sorted(self.layer_sets),
@@ -213,6 +231,8 @@ def _total(tallies: Iterable[Tally], method: str) -> Tally:
                     setattr(total, name, getattr(total, name) + value)
             total.draft_cost_ratios += tally.draft_cost_ratios
             total.layer_sets |= tally.layer_sets
+            total.drafted += tally.drafted
+            total.accepted += tally.accepted
     return total
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 # A draft and its row fit; longer groups are chunks of a prompt, whose masks must not be multiplied by the heads.
-STACKED_ROWS = 8
+STACKED_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)

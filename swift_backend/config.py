@@ -42,7 +42,7 @@ class EngineConfig:
     max_draft_tokens: upper bound of drafted tokens in a round, for every request; γ where a request says nothing and
         no controller decides is 5, the guide's.
     limit_drafts: while several requests run, draft only as far as that brings more tokens per second, by the measured
-        costs of passes; false is for experiments.
+        costs of passes; false is for experiments. auto, skip and ngram always do.
     draft_vocabulary: how many tokens the draft passes of auto and skip score, the likeliest ones by the traffic so far;
         0 for all. It takes a copy of as many rows of the head. None is an eighth of the vocabulary, or 16384.
     ngram_store_tokens: how many tokens of finished requests are kept to find drafts in, beside a request's own text.

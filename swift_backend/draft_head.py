@@ -12,8 +12,9 @@ from swift_backend.speculation.cost_model import CostModel
 from swift_backend.speculation.draft_passes import DraftPasses
 from swift_backend.speculation.draft_vocabulary import TokenCounts
 
-# It is made anew once there are so many new tokens, and as many as there were.
-LEAST_NEWS = 2000.0
+# It is made anew once so many tokens have been counted, or as many as before, up to the most; an engine that is never
+# idle waits for eight times as many.
+LEAST_NEWS, MOST_NEWS, BUSY = 2_000.0, 200_000.0, 8.0
 _log = logging.getLogger(__name__)
 
 
@@ -32,25 +33,30 @@ class DraftHead:
         """size: how many tokens it scores, 0 for no short head; always: tokens that are never left out."""
         self._passes, self._runner, self._costs, self._tokens = passes, runner, costs, tokens
         self._size, self._always = size, always
-        self._counted = 0.0
+        self._noted = tokens.noted
         if size:
             self._make()
 
     def tick(self, idle: bool) -> None:
         """Make it anew if there is much new; idle: nobody waits for the engine."""
-        news = self._tokens.total - self._counted
-        if self._size and idle and news >= max(LEAST_NEWS, self._counted):
+        news = (self._tokens.noted - self._noted) / (1 if idle else BUSY)
+        if self._size and news >= min(max(LEAST_NEWS, self._noted), MOST_NEWS):
             self._make()
 
     def _make(self) -> None:
+        """The likeliest tokens as things are; where there is no memory for it, drafts do without from now on."""
         started = perf_counter()
-        decoder = self._runner.decoder
-        ids = self._tokens.likeliest(self._size, self._always)
-        self._counted = self._tokens.total
-        self._passes.short_head = None  # before there are two
-        short = ShortHead.of(decoder.head, decoder.config.vocab_size, decoder.embedding.dtype, ids)
-        self._passes.short_head, self._costs.short_head = short, short.share
-        _log.info(
-            "draft passes score %d of %d tokens (%.0f MB, made in %.2f s)",
-            len(ids), decoder.config.vocab_size, short.num_bytes / 1e6, perf_counter() - started,
-        )  # fmt: skip
+        decoder, passes = self._runner.decoder, self._passes
+        vocabulary = decoder.config.vocab_size
+        self._noted = self._tokens.noted
+        passes.short_head, self._costs.short_head = None, 1.0  # before there are two
+        try:
+            ids = self._tokens.likeliest(self._size, self._always, vocabulary)
+            short = ShortHead.of(decoder.head, vocabulary, decoder.embedding.dtype, ids)
+        except (MemoryError, RuntimeError):
+            _log.warning("there is no memory for a short head, drafts score all tokens", exc_info=True)
+            self._size = 0
+            return
+        passes.short_head, self._costs.short_head = short, short.share
+        size, seconds = short.num_bytes / 1e6, perf_counter() - started
+        _log.info("draft passes score %d of %d tokens (%.0f MB, made in %.2f s)", len(ids), vocabulary, size, seconds)

@@ -82,8 +82,9 @@ class Engine:
         self._prefixes = PrefixCache(self._cache, enabled=config.prefix_cache)
         self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
-        passes = DraftPasses(self.runner, self.costs, with_probs=config.acceptance == "rejection")
-        size = draft_vocabulary_size(shape.vocab_size, config.draft_vocabulary)
+        coupled = config.acceptance == "coupled"  # by rejection, no policy drafts
+        passes = DraftPasses(self.runner, self.costs, with_probs=not coupled)
+        size = draft_vocabulary_size(shape.vocab_size, config.draft_vocabulary) if coupled else 0
         self._draft_head = DraftHead(passes, self.runner, self.costs, self._layers.pool.tokens, size, self._eos_ids)
         self._policy = Policy(passes, Prices(self.costs), PoolOdds(self._layers.pool), config.ngram_store_tokens)
         self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), NgramDrafter())

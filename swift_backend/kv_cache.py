@@ -79,10 +79,9 @@ class KVCache:
             return
         end = extent.start + extent.length
         assert all(0 <= place < offset < extent.size - extent.length for offset, place in moved), "not tentative slots"
-        device = self.slots[0].device
-        sources, targets = (torch.tensor(offsets, device=device) + end for offsets in zip(*moved, strict=True))
         for both in self.slots:
-            both[targets] = both[sources]
+            for offset, place in moved:  # one at most, where alternatives are leaves
+                both[end + place] = both[end + offset]
 
     def copy(self, source: Extent, target: Extent, num_tokens: int) -> None:
         """Begin an empty extent with the first num_tokens committed tokens of another; mutates target.length."""

@@ -59,6 +59,7 @@ class StepReport:
     accepted_first_draft_tokens: int = 0
     search_seconds: float = 0.0
     rounds_without_draft: int = 0
+    draft_passes: int = 0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     decide_seconds: float = 0.0
@@ -72,7 +73,8 @@ class StepReport:
         self.decide_seconds += one.decide_seconds
         self.draft_tokens.update(one.drafted)
         self.accepted_draft_tokens.update(one.accepted)
-        self.rounds_without_draft += not one.drafted
+        self.rounds_without_draft += one.plain
+        self.draft_passes += one.passes
         if one.drafted:
             self.accepted_per_round.append(len(one.accepted))
         self.first_draft_tokens += one.chain > 0
@@ -107,6 +109,7 @@ def merged(reports: Iterable[StepReport]) -> StepReport:
         accepted_first_draft_tokens=sum(report.accepted_first_draft_tokens for report in reports),
         search_seconds=sum(report.search_seconds for report in reports),
         rounds_without_draft=sum(report.rounds_without_draft for report in reports),
+        draft_passes=sum(report.draft_passes for report in reports),
         draft_seconds=sum(report.draft_seconds for report in reports),
         verify_seconds=sum(report.verify_seconds for report in reports),
         decide_seconds=sum(report.decide_seconds for report in reports),
@@ -140,6 +143,7 @@ def increments(report: StepReport) -> dict[Key, float]:
     added["swift_accepted_first_draft_tokens_total", ""] = report.accepted_first_draft_tokens
     added["swift_layer_search_seconds_total", ""] = report.search_seconds
     added["swift_rounds_without_draft_total", ""] = report.rounds_without_draft
+    added["swift_draft_passes_total", ""] = report.draft_passes
     added["swift_draft_seconds_total", ""] = report.draft_seconds
     added["swift_verify_seconds_total", ""] = report.verify_seconds
     added["swift_decide_seconds_total", ""] = report.decide_seconds

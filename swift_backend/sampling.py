@@ -7,6 +7,7 @@ draft length or on how many tokens a pass verifies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -74,13 +75,13 @@ def draw_best(logits: torch.Tensor, draws: Seq[Draw], count: int) -> list[tuple[
     greedy = [row for row, draw in enumerate(draws) if draw.greedy]
     if greedy:
         rows = logits if len(greedy) == len(draws) else logits[greedy]
-        _put(tokens, greedy, _best(rows, min(count, logits.shape[1])))
+        _put(tokens, greedy, rows, _best(rows, min(count, logits.shape[1])))
     sampled = [row for row, draw in enumerate(draws) if not draw.greedy]
     if sampled:
         for group in filter_logits(logits[sampled], [draws[row].params for row in sampled]):
             rows_of = [sampled[row] for row in group.rows]
             scores = group.scores + gumbel(_keys([draws[row] for row in rows_of], logits).unsqueeze(1), group.ids)
-            _put(tokens, rows_of, group.ids.gather(1, _best(scores, min(count, scores.shape[1]))))
+            _put(tokens, rows_of, scores, _best(scores, min(count, scores.shape[1])), group.ids)
     return tokens
 
 
@@ -119,9 +120,18 @@ def draw_uniform(draw: Draw, index: int = 0) -> float:
     return float(uniform(_keys([draw], ids), ids))
 
 
-def _put(tokens: list[tuple[int, ...]], rows: Seq[int], values: torch.Tensor) -> None:
-    for row, best in zip(rows, values.tolist(), strict=True):
-        tokens[row] = tuple(best)
+def _put(
+    tokens: list[tuple[int, ...]],
+    rows: Seq[int],
+    scores: torch.Tensor,
+    best: torch.Tensor,
+    ids: torch.Tensor | None = None,
+) -> None:
+    """Write down what stands at the best places of each row; those after the first only if they can be drawn."""
+    places = scores.gather(1, best).tolist() if best.shape[1] > 1 else [[0.0]] * len(rows)
+    found = (best if ids is None else ids.gather(1, best)).tolist()
+    for row, some, of in zip(rows, found, places, strict=True):
+        tokens[row] = tuple(token for i, token in enumerate(some) if i == 0 or of[i] > -math.inf)
 
 
 def _processed(logits: torch.Tensor, draws: Seq[Draw]) -> torch.Tensor:

@@ -46,8 +46,9 @@ class RequestStats:
     tried_draft_tokens: those all before which, in their round, were accepted, and accepted_chain_tokens: those of them
     that were accepted, too; siblings are none of them.
     search_seconds: spent on other sets; decide_seconds: on what to draft. drafted, accepted: by drafter.
-    rounds_without_draft: plain ones. provenance: at the end of the request, who proposed each of its output tokens:
-    ngram, layer_skip, sibling, or verified for the full model's own.
+    rounds_without_draft: plain ones. draft_passes: what they say is verified where that is worth its row.
+    provenance: at the end of the request, who proposed each of its output tokens: ngram, layer_skip, sibling, or
+    verified for the full model's own.
     """
 
     rounds: int = 0
@@ -69,6 +70,7 @@ class RequestStats:
     search_seconds: float = 0.0
     decide_seconds: float = 0.0
     rounds_without_draft: int = 0
+    draft_passes: int = 0
     drafted: Mapping[str, int] = field(default_factory=dict)
     accepted: Mapping[str, int] = field(default_factory=dict)
     provenance: tuple[str, ...] = ()
@@ -104,7 +106,8 @@ class Round:
 
     drafted: who proposed each drafted token; origins: who proposed each committed one, VERIFIED where nobody did.
     chain, accepted_chain: how many drafted tokens followed each other, and how many of those were accepted. Seconds
-    are the sequence's share of the passes; decide_seconds: of deciding what to draft.
+    are the sequence's share of the passes; decide_seconds: of deciding what to draft. passes: draft passes that it was
+    in, whether what they said was worth verifying or not.
     """
 
     drafted: tuple[str, ...] = ()
@@ -114,6 +117,12 @@ class Round:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     decide_seconds: float = 0.0
+    passes: int = 0
+
+    @property
+    def plain(self) -> bool:
+        """Nothing was drafted, and no draft pass made."""
+        return not self.drafted and not self.passes
 
     @property
     def accepted(self) -> list[str]:
@@ -218,6 +227,7 @@ class Sequence:
     drafted: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
     rounds_without_draft: int = 0
+    draft_passes: int = 0
     origins: list[str] = field(default_factory=list)
 
     deadline: float = math.inf  # on the monotonic clock
@@ -288,7 +298,8 @@ class Sequence:
         self.accepted_draft_tokens += len(accepted)
         self.drafted.update(one.drafted)
         self.accepted.update(accepted)
-        self.rounds_without_draft += not one.drafted
+        self.rounds_without_draft += one.plain
+        self.draft_passes += one.passes
         self.first_draft_tokens += one.chain > 0
         self.accepted_first_draft_tokens += one.accepted_chain > 0
         self.tried_draft_tokens += min(one.accepted_chain + 1, one.chain)
@@ -343,6 +354,7 @@ class Sequence:
             search_seconds=self.search_seconds,
             decide_seconds=self.decide_seconds,
             rounds_without_draft=self.rounds_without_draft,
+            draft_passes=self.draft_passes,
             drafted=dict(self.drafted),
             accepted=dict(self.accepted),
             provenance=tuple(self.origins) if self.finished else (),

@@ -69,7 +69,7 @@ def row_group(work: Work, draft: Draft) -> RowGroup:
     known = sequence.tokens[sequence.kv_len : sequence.kv_len + work.num_tokens]
     num_logits = len(draft) + 1 if work.reaches_end else 0
     parents = None
-    if draft.chain_length < len(draft):
+    if draft.parents != tuple(range(-1, len(draft) - 1)):
         last = len(known) - 1  # the row that the draft's −1 is
         parents = [*range(-1, last), *(parent + 1 + last for parent in draft.parents)]
     return RowGroup([*known, *draft.token_ids], sequence.kv_len, sequence.extent.start, num_logits, parents)

@@ -91,7 +91,7 @@ class OwnChance:
 
     tried: float = 0.0
     right: float = 0.0
-    weight: float = 8.0
+    weight: float = 5.0
     memory: float = 0.95
 
     def note(self, right: bool) -> None:

@@ -35,7 +35,7 @@ class Guess:
 class Draft:
     """Tokens proposed for the next positions of a sequence; empty means "no idea", which is normal.
 
-    They are a comb: the first `len(chain)` follow each other, the rest are alternatives to tokens of that chain, and
+    They are a comb: the first chain_length follow each other, the rest are alternatives to tokens of that chain, and
     nothing follows them.
 
     token_ids: the chain, then the siblings. parents: for each the one before it, −1 for the first; empty for a mere
@@ -49,6 +49,7 @@ class Draft:
     token_ids: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     drafters: tuple[str, ...] = ()
+    chain_length: int = -1
     probs: tuple[torch.Tensor | None, ...] | None = None
     seconds: float = 0.0
     passes: int = 0
@@ -61,6 +62,10 @@ class Draft:
             object.__setattr__(self, "parents", tuple(range(-1, len(self.token_ids) - 1)))
         if not self.drafters:
             object.__setattr__(self, "drafters", (OTHER,) * len(self.token_ids))
+        if self.chain_length < 0:
+            nodes = enumerate(self.parents)
+            length = next((node for node, parent in nodes if parent != node - 1), len(self.token_ids))
+            object.__setattr__(self, "chain_length", length)
         assert len(self.token_ids) == len(self.parents) == len(self.drafters)
 
     def __len__(self) -> int:
@@ -70,11 +75,6 @@ class Draft:
     def chain(self) -> tuple[int, ...]:
         """The tokens that follow each other."""
         return self.token_ids[: self.chain_length]
-
-    @property
-    def chain_length(self) -> int:
-        """How many tokens follow each other; the others are siblings."""
-        return next((node for node, parent in enumerate(self.parents) if parent != node - 1), len(self))
 
     def before(self, node: int) -> tuple[int, ...]:
         """The drafted tokens up to a node, itself included; none before the first, which is −1."""
@@ -96,6 +96,7 @@ class Draft:
             self.seconds,
             verify_seconds,
             self.decide_seconds,
+            self.passes,
         )
 
     @property

@@ -20,7 +20,7 @@ from swift_backend.runner import Runner
 from swift_backend.sampling import Draw, draw_best, draw_from, mend, probabilities
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.cost_model import CostModel
-from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, SIBLING, Draft, Guess
+from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, Draft, Guess
 from swift_backend.speculation.layer_set import LayerSet
 
 
@@ -88,14 +88,15 @@ class Path:
         self.drafters += [NGRAM] * len(tokens)
         self._probs += [None] * len(tokens)
 
-    def draft(self, length: int | None = None, siblings: Seq[tuple[int, int]] = ()) -> Draft:
-        """The first `length` tokens of it, all by default, and alternatives: (node before, −1 for none; token)."""
+    def draft(self, length: int | None = None, siblings: Seq[tuple[int, int, str]] = ()) -> Draft:
+        """The first `length` tokens of it, all by default, and alternatives: (node before, −1 for none; token; who)."""
         length = len(self.tokens) if length is None else length
         probs = self._probs[:length] + [None] * len(siblings)
         return Draft(
-            (*self.tokens[:length], *(token for _, token in siblings)),
-            (*range(-1, length - 1), *(parent for parent, _ in siblings)),
-            (*self.drafters[:length], *[SIBLING] * len(siblings)),
+            (*self.tokens[:length], *(token for _, token, _ in siblings)),
+            (*range(-1, length - 1), *(parent for parent, _, _ in siblings)),
+            (*self.drafters[:length], *(who for _, _, who in siblings)),
+            length,
             probs=tuple(probs) if any(one is not None for one in probs) else None,
             seconds=self.seconds,
             passes=self.passes,

@@ -9,7 +9,7 @@ from typing import Any
 # A prompt's token says less of what is answered than an answer's.
 PROMPT_WEIGHT = 0.2
 # Counts are halved when there are so many, so that a change of traffic is noticed, and so many tokens are kept.
-MOST_COUNTED, MOST_TOKENS = 2_000_000, 65_536
+MOST_COUNTED, MOST_TOKENS = 2_000_000, 32_768
 # An eighth of the vocabulary is scored, or so many tokens where that is more; all of it where that saves little.
 LEAST_SIZE, SHARE, MOST_SHARE = 16_384, 1 / 8, 0.6
 
@@ -21,9 +21,13 @@ def draft_vocabulary_size(vocab_size: int, asked: int | None) -> int:
 
 
 class TokenCounts:
-    """How often each token was there, of late."""
+    """How often each token was there, of late.
+
+    total: of all counts. noted: how much was counted in this process, which never falls.
+    """
 
     def __init__(self) -> None:
+        self.noted = 0.0
         self.total = 0.0
         self._counts: Counter[int] = Counter()
 
@@ -33,12 +37,13 @@ class TokenCounts:
             for token, count in Counter(tokens).items():
                 self._counts[token] += weight * count  # type: ignore[assignment]
                 self.total += weight * count
+                self.noted += weight * count
         if self.total > MOST_COUNTED:
             self._counts = Counter({token: count / 2 for token, count in self._counts.items()})  # type: ignore[misc]
             self.total /= 2
 
-    def likeliest(self, size: int, always: Iterable[int]) -> list[int]:
-        """`size` tokens: those in `always`, the most frequent ones, and the first ones of the vocabulary.
+    def likeliest(self, size: int, always: Iterable[int], vocab_size: int) -> list[int]:
+        """`size` tokens below vocab_size: those in `always`, the most frequent ones, and the first ones.
 
         Byte-pair vocabularies are in the order of their merges, so that the first ones are frequent in general.
         """
@@ -46,7 +51,8 @@ class TokenCounts:
         for token, _ in sorted(self._counts.items(), key=lambda one: (-one[1], one[0])):
             if len(chosen) >= size:
                 break
-            chosen.setdefault(token)
+            if token < vocab_size:  # a file may be of another model
+                chosen.setdefault(token)
         token = 0
         while len(chosen) < size:
             chosen.setdefault(token)
@@ -54,10 +60,9 @@ class TokenCounts:
         return list(chosen)
 
     def merge(self, other: TokenCounts) -> None:
-        """Take over what another process has counted more often."""
-        for token, count in other._counts.items():
-            self._counts[token] = max(count, self._counts[token])
-        self.total = sum(self._counts.values())
+        """Take over what another process has counted, where nothing is known yet."""
+        if not self.total:
+            self._counts, self.total = Counter(other._counts), other.total
 
     def to_content(self) -> list[list[float]]:
         """For a JSON document: tokens and their counts."""

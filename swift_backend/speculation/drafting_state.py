@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from swift_backend.sequence import Sequence
@@ -12,8 +13,10 @@ from swift_backend.speculation.suffix_automaton import SuffixAutomaton
 
 # After a trial that did not pay, the next one waits twice as many rounds.
 FIRST_PAUSE, LONGEST_PAUSE = 8, 128
+# Tokens of a prompt that are read in one step; others wait meanwhile.
+MOST_READ = 2048
 # A round's weight in what the speed-up is taken to be.
-SPEED_MEMORY = 0.95
+SPEED_MEMORY = 0.93
 
 
 @dataclass(slots=True)
@@ -24,7 +27,7 @@ class DraftingState:
     request's, and the token after. proposed: what came after the latest match, of length `matched`. cost: of the round
     to come, in times of a plain one. first: whether a round's first draft token was right; second: where it was not,
     whether the second favourite was. drafting: its latest round had draft passes because they pay. waited: rounds since
-    the last draft pass; pause: how many there should be before the next trial.
+    the last draft pass; pause: how many there should be before the next trial; again: the latest draft was right.
     """
 
     ngrams: bool
@@ -40,17 +43,22 @@ class DraftingState:
     drafting: bool = False
     waited: int = 0
     pause: int = FIRST_PAUSE
+    again: bool = False
+    _behind: bool = False  # some of the text has not been read yet
     _expected: tuple[int, float] | None = None
     _tokens: float = 1 / (1 - SPEED_MEMORY)  # as if it had been plain decoding until now
     _cost: float = 1 / (1 - SPEED_MEMORY)
 
     def read(self, sequence: Sequence) -> None:
-        """Take in what is new of the text."""
+        """Take in what is new of the text, a part of it at a time where it is long."""
         if self.ngrams:
-            self.text.extend(sequence.tokens[len(self.text) : sequence.kv_len + 1])
+            end = sequence.kv_len + 1
+            self.text.extend(sequence.tokens[len(self.text) : min(end, len(self.text) + MOST_READ)])
+            self._behind = len(self.text) < end
 
     def propose(self, most: int) -> None:
         """Look for what comes next in the text, or in others where more of it occurs; up to `most` tokens."""
+        most = 0 if self._behind else most
         self.matched, _ = self.text.match() if most else (0, 0)
         self.proposed = self.text.continuation(most) if self.matched else []
         if most and len(self.store):
@@ -72,7 +80,15 @@ class DraftingState:
     @property
     def trial_due(self) -> bool:
         """Whether draft passes that do not seem to pay should be tried again."""
-        return self.waited >= self.pause
+        return self.again or self.waited >= self.pause
+
+    def note_favourites(self, favourites: Seq[int], token: int) -> None:
+        """A round's first draft token was to be this one."""
+        right = favourites[0] == token
+        self.first.note(right)
+        self.again = right
+        if not right and len(favourites) > 1:
+            self.second.note(favourites[1] == token)
 
     def note_speed(self, tokens: int, cost: float) -> None:
         """A round committed so many tokens in so many times the time of a plain one."""
@@ -83,7 +99,8 @@ class DraftingState:
         """A round had draft passes or not; pays: because that seemed worth it, and not as a trial."""
         if pays:
             self.pause = FIRST_PAUSE
-        elif drafted:
+        elif drafted and not self.again:
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        self.again = False
         self.waited = 0 if drafted else self.waited + 1
         self.drafting = pays

@@ -144,7 +144,7 @@ class LayerChooser:
     def ended(self, sequence: Sequence) -> None:
         """Learn from a request that is over, while its part of the cache is still its own."""
         self.search.forget(sequence)
-        if sequence.num_output_tokens:
+        if sequence.num_output_tokens and sequence.params.speculation != "off":
             self.pool.note_text(sequence.request.prompt_ids, sequence.tokens[sequence.num_prompt_tokens :])
         if sequence.params.speculation not in SEARCHING or sequence.mixed_sets:
             return

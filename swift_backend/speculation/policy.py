@@ -8,6 +8,8 @@ expected time). What is found in the text costs no pass. Nothing of this changes
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -15,8 +17,8 @@ from time import perf_counter
 from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.chances import RANK_PRIORS, MatchChances, RankChances, no_matches
-from swift_backend.speculation.draft import SIBLING, Draft
-from swift_backend.speculation.draft_passes import DraftPasses, Path, Said, common_set
+from swift_backend.speculation.draft import NGRAM, SIBLING, Draft
+from swift_backend.speculation.draft_passes import DraftPasses, Path, Said
 from swift_backend.speculation.drafting_state import DraftingState
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.ngram_store import NgramStore
@@ -73,19 +75,28 @@ class Making:
         """The chance that a token after the path's counts, if it is right."""
         return self.chances[-1] if self.chances else 1.0
 
-    def take_found(self) -> None:
-        """Begin the path with what was found."""
-        self.path.append_found(self.found)
-        self.chances = list(self.found_chances)
+    def take_found(self, count: int | None = None) -> None:
+        """Begin the path with the first `count` tokens that were found, all by default."""
+        self.path.append_found(self.found[:count])
+        self.chances = self.found_chances[:count]
+
+    @property
+    def next_found(self) -> tuple[int, float] | None:
+        """What was found after the path's tokens, if these are the first ones that were found, and its chance there."""
+        depth = len(self.path.tokens)
+        if depth >= len(self.found) or self.path.tokens != self.found[:depth]:
+            return None
+        return self.found[depth], self.found_chances[depth] / (self.found_chances[depth - 1] if depth else 1.0)
 
     def go_on_with_found(self) -> None:
-        """After the first token, which a draft pass agrees to, what was found after it, as long as that is likely."""
-        for i in range(1, len(self.found)):
-            chance = self.found_chances[i] / self.found_chances[i - 1]
+        """After a token that a draft pass agrees to, what was found after it, as long as that is likely."""
+        while (found := self.next_found) and self.path.room:
+            token, chance = found
             if chance < GOOD_CHANCE:
                 return
-            self.path.append_found(self.found[i : i + 1])
-            self.chances.append(self.reach * chance)
+            reach = self.reach
+            self.path.append_found([token])
+            self.chances.append(reach * chance)
 
     def candidates(self) -> list[Candidate]:
         """What could be verified; no more than the draft may hold."""
@@ -101,11 +112,15 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What counts in this step. full[k]: seconds of the full pass with k drafted tokens; price: tokens per second."""
+    """What counts in this step. full[k]: seconds of the full pass with k drafted tokens; price: tokens per second.
+
+    only_decoding: no prompt is in it.
+    """
 
     full: list[float]
     price: float
     context: float
+    only_decoding: bool = True
 
     @property
     def row(self) -> float:
@@ -116,11 +131,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a draft pass would bring one sequence, in tokens, before the price of the pass; extends: what was found."""
+    """What a draft pass would bring one sequence, in tokens, before the price of the pass.
+
+    extends: after how many of the tokens that were found.
+    """
 
     making: Making
     gain: float
-    extends: bool
+    extends: int = 0
 
 
 class Policy:
@@ -153,8 +171,8 @@ class Policy:
         drafts = [Draft() for _ in plan]
         if open_ones:
             step = self._step(plan, open_ones)
-            self._draft_passes(open_ones, step)
-            self._choose_rows(open_ones, step, drafts)
+            seconds = self._draft_passes(open_ones, step)
+            self._choose_rows(open_ones, step, drafts, seconds)
             passes = sum(making.path.seconds for making in open_ones)
             decide = (perf_counter() - started - passes) / len(open_ones)
             for making in open_ones:
@@ -173,18 +191,21 @@ class Policy:
             if token_there is not None:
                 self._ranks.note(one.token_ids, one.confidence, token_there)
                 if not one.after:
-                    note_favourites(state, one.token_ids, token_there)
-        state.note_speed(len(committed), state.cost)
+                    state.note_favourites(one.token_ids, token_there)
+        if state.cost:
+            state.note_speed(len(committed), state.cost)
 
     def ended(self, sequence: Sequence) -> None:
         """Remember the text of a request that is over."""
-        self._store.add(sequence.tokens)
+        if sequence.drafting is not None and sequence.drafting.ngrams:
+            self._store.add(sequence.tokens)
 
     def _begin(self, owner: int, work: Work) -> Making:
         """What the text itself proposes."""
         making = Making(owner, work, Path(work.sequence, work.draft_budget))
         state = making.state
         state.read(work.sequence)
+        state.cost = 0.0
         state.propose(work.draft_budget)
         reach = 1.0
         for i, token in enumerate(state.proposed):
@@ -203,33 +224,35 @@ class Policy:
         full = self._prices.full(rows, decoding, context, most)
         plain = full[0] if rows == decoding else self._prices.full(decoding, decoding, context, 0)[0]
         speed = sum(making.state.speed for making in makings) / len(makings)
-        return Step(full, speed * decoding / plain, context)
+        return Step(full, speed * decoding / plain, context, only_decoding=rows == decoding)
 
-    def _draft_passes(self, makings: Seq[Making], step: Step) -> None:
-        """Extend the paths of those for whom that pays, as far as it does."""
+    def _draft_passes(self, makings: Seq[Making], step: Step) -> float:
+        """Extend the paths of those for whom that pays, as far as it does; what the passes should have taken."""
         eligible = [making for making in makings if making.state.layers and making.sequence.layer_set]
-        chosen: list[Offer] = []
-        pays = False
+        paying: set[int] = set()
+        active: list[Making] = []
+        seconds = 0.0
         if eligible:
-            layer_set = common_set([making.path for making in eligible])
+            layer_set = most_frequent_set(eligible)
             offers = [self._offer(making, layer_set.skip_mask, step, len(eligible)) for making in eligible]
             chosen = self._worth_a_pass(offers, layer_set.skip_mask, step)
-            pays = bool(chosen)
-            chosen = chosen or self._trial(offers, layer_set.skip_mask, step)
-        for offer in chosen:
-            if offer.extends:
-                offer.making.take_found()
-        active = [offer.making for offer in chosen]
+            paying = {offer.making.owner for offer in chosen}
+            chosen += self._trials(offers, paying, layer_set.skip_mask, step)
+            for offer in chosen:
+                offer.making.take_found(offer.extends)
+            active = [offer.making for offer in chosen]
         while active:
             said = self._passes.extend([making.path for making in active], layer_set, FAVOURITES, short=True)
+            seconds += self._prices.draft(len(active), len(active), step.context, layer_set.skip_mask)
             for making, one in zip(active, said, strict=True):
                 self._hear(making, one, layer_set)
-            active = self._going_on(active, layer_set.skip_mask, step) if pays else []
-        drafted = {offer.making.owner for offer in chosen}
+            going = [making for making in active if making.owner in paying]
+            active = self._going_on(going, layer_set.skip_mask, step)
         for making in makings:
             if not making.path.passes:
                 making.take_found()
-            making.state.note_passes(drafted=making.owner in drafted, pays=pays and making.owner in drafted)
+            making.state.note_passes(drafted=making.path.passes > 0, pays=making.owner in paying)
+        return seconds
 
     def _offer(self, making: Making, skip_mask: int, step: Step, sharing: int) -> Offer:
         """What the next draft pass is worth to a sequence, over what was found in its text."""
@@ -247,14 +270,21 @@ class Policy:
                 break
             fresh += reach - row - pass_price
         bias = HYSTERESIS if state.drafting else -HYSTERESIS
-        extended = -1.0
-        if making.found and len(making.found) < making.work.draft_budget:
-            rows = len(making.found) + 1
-            dearer = step.price * (
-                self._prices.draft(rows, 1, step.context, skip_mask) - self._prices.draft(1, 1, step.context, skip_mask)
-            )
-            extended = making.found_chances[-1] * later - row - dearer
-        return Offer(making, max(fresh, extended) + bias, extended > fresh)
+        extended, cut = self._extended(making, later, skip_mask, step)
+        return Offer(making, max(fresh, extended) + bias, cut if extended > fresh else 0)
+
+    def _extended(self, making: Making, later: float, skip_mask: int, step: Step) -> tuple[float, int]:
+        """What a pass after the first tokens that were found is worth, over all of these, at best; after how many."""
+        best, cut, rest = -1.0, 0, 0.0
+        alone = self._prices.draft(1, 1, step.context, skip_mask)
+        for count in range(len(making.found), 0, -1):
+            if count < making.work.draft_budget:
+                dearer = step.price * (self._prices.draft(count + 1, 1, step.context, skip_mask) - alone)
+                value = making.found_chances[count - 1] * later - step.row - dearer - rest
+                if value > best:
+                    best, cut = value, count
+            rest += max(0.0, making.found_chances[count - 1] - step.row)
+        return best, cut
 
     def _worth_a_pass(self, offers: Seq[Offer], skip_mask: int, step: Step) -> list[Offer]:
         """Those that bring more than a pass for them takes, together."""
@@ -267,17 +297,25 @@ class Policy:
                 best, count = value, k
         return ranked[:count]
 
-    def _trial(self, offers: Seq[Offer], skip_mask: int, step: Step) -> list[Offer]:
-        """Those whose drafts should be tried again though they do not seem to pay; none where they could not."""
-        due = [offer for offer in offers if offer.making.state.trial_due and not offer.extends]
-        hoped = [Offer(offer.making, OPTIMISM - step.row, False) for offer in due]
-        return due if self._worth_a_pass(hoped, skip_mask, step) else []
+    def _trials(self, offers: Seq[Offer], paying: Collection[int], skip_mask: int, step: Step) -> list[Offer]:
+        """Those whose drafts should be tried again though they do not seem to pay; none where they could not.
+
+        paying: who drafts anyway, which makes a trial cheap.
+        """
+        due = [
+            Offer(making, OPTIMISM - step.row - sum(max(0.0, chance - step.row) for chance in making.found_chances))
+            for making in (offer.making for offer in offers)
+            if making.owner not in paying and making.state.trial_due
+        ]
+        hoped = [Offer(making, OPTIMISM, 0) for making in (offer.making for offer in offers) if making.owner in paying]
+        tried = self._worth_a_pass([*hoped, *due], skip_mask, step)
+        return [offer for offer in tried if offer.making.owner not in paying]
 
     def _going_on(self, makings: Seq[Making], skip_mask: int, step: Step) -> list[Making]:
         """Those for whom another pass pays."""
         later = self._odds.later(skip_mask)
         offers = [
-            Offer(making, making.reach * later - step.row, False)
+            Offer(making, making.reach * later - step.row)
             for making in makings
             if making.path.room and not making.path.unsure
         ]
@@ -290,45 +328,44 @@ class Policy:
             path.unsure = True
             return
         sure = self._odds.sure(layer_set.skip_mask, said.confidence, first=depth == 0)
-        others = {token: self._ranks.chance(rank, said.confidence) for rank, token in enumerate(said.token_ids[1:], 1)}
-        agreed = False
-        if making.found and depth == 0:
-            agreed = making.found[0] == said.token_ids[0]
-            if agreed:
-                sure = 1 - (1 - sure) * (1 - making.found_chances[0])
-            else:
-                others[making.found[0]] = max(others.get(making.found[0], 0.0), making.found_chances[0] * (1 - sure))
-        for token, chance in others.items():
-            making.siblings.append(Candidate(reach * chance, making.owner, depth, token, SIBLING, sibling=True))
+        ranked = enumerate(said.token_ids[1:], 1)
+        others = {token: (min(self._ranks.chance(rank, said.confidence), sure), SIBLING) for rank, token in ranked}
+        found = making.next_found
+        agreed = found is not None and found[0] == said.token_ids[0]
+        if found is not None and agreed:
+            sure = 1 - (1 - sure) * (1 - found[1])
+        elif found is not None:
+            also, _ = others.get(found[0], (0.0, SIBLING))
+            others[found[0]] = max(also, found[1] * (1 - sure)), NGRAM
+        for token, (chance, drafter) in others.items():
+            making.siblings.append(Candidate(reach * chance, making.owner, depth, token, drafter, sibling=True))
         making.chances.append(reach * sure)
         path.append(said)
         if agreed:
             making.go_on_with_found()
 
-    def _choose_rows(self, makings: Seq[Making], step: Step, drafts: list[Draft]) -> None:
-        """Make drafts of what is worth a row; mutates drafts."""
+    def _choose_rows(self, makings: Seq[Making], step: Step, drafts: list[Draft], passes: float) -> None:
+        """Make drafts of what is worth a row; mutates drafts. passes: seconds of the draft passes."""
         candidates = [one for making in makings for one in making.candidates() if one.chance >= LEAST_CHANCE]
         chosen = worth_verifying(candidates, step.full, step.price)
         by_owner: dict[int, list[Candidate]] = {making.owner: [] for making in makings}
         for one in chosen:
             by_owner[one.owner].append(one)
-        longest = max((making.path for making in makings), key=lambda path: path.passes)
-        passes = longest.passes * self._prices.draft(1, 1, step.context, longest.skip_mask) if longest.passes else 0.0
         for making in makings:
             drafts[making.owner] = comb(making.path, by_owner[making.owner])
-            making.state.cost = (step.full[len(chosen)] + passes) / step.full[0]
-
-
-def note_favourites(state: DraftingState, favourites: tuple[int, ...], token: int) -> None:
-    """Learn from a round's first draft token; mutates the state."""
-    right = favourites[0] == token
-    state.first.note(right)
-    if not right and len(favourites) > 1:
-        state.second.note(favourites[1] == token)
+            if step.only_decoding:  # a prompt's chunk would make drafts look cheap
+                making.state.cost = (step.full[len(chosen)] + passes) / step.full[0]
 
 
 def comb(path: Path, chosen: Seq[Candidate]) -> Draft:
     """The draft of the chosen tokens of a path: its chain, then the siblings."""
     length = sum(not one.sibling for one in chosen)
     siblings = sorted((one for one in chosen if one.sibling), key=lambda one: one.depth)
-    return path.draft(length, [(one.depth - 1, one.token_id) for one in siblings])
+    return path.draft(length, [(one.depth - 1, one.token_id, one.drafter) for one in siblings])
+
+
+def most_frequent_set(makings: Seq[Making]) -> LayerSet:
+    """The set that most of them have, the first of several such: one of which something is known."""
+    sets = Counter(making.sequence.layer_set for making in makings)
+    [(layer_set, _)] = sets.most_common(1)
+    return layer_set

@@ -19,7 +19,7 @@ from tests.engine.scripted_drafts import load
 
 MODES = ("auto", "skip", "ngram")
 MAX_TOKENS = 40
-SAMPLED = {"temperature": 1.0, "top_p": 0.95, "frequency_penalty": 0.3}
+SAMPLED = {"temperature": 1.0, "top_k": 40, "frequency_penalty": 0.3, "logit_bias": {50: 3.0, 60: -100.0}}
 
 
 def prompts() -> list[list[int]]:
@@ -29,9 +29,25 @@ def prompts() -> list[list[int]]:
     return [*few, few[1] * 3]
 
 
-@pytest.fixture(scope="module", params=["mistral", pytest.param("qwen3", marks=pytest.mark.slow)])
+SHORT_HEAD = {"draft_vocabulary": 16, "ngram_store_tokens": 400}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("mistral", {}),
+        ("llama", SHORT_HEAD),
+        pytest.param(("qwen3", {}), marks=pytest.mark.slow),
+        pytest.param(("mistral", SHORT_HEAD), marks=pytest.mark.slow),
+    ],
+    ids=lambda param: "-".join([param[0], *param[1]]),
+)
 def llm(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> SwiftLLM:
-    return load(tiny_model(request.param), prefix_cache=False, limit_drafts=True, search_share=0.2)
+    """With a head that knows a quarter of the vocabulary, or the whole one."""
+    family, options = request.param
+    made = load(tiny_model(family), prefix_cache=False, limit_drafts=True, search_share=0.2, **options)
+    assert (made.engine._draft_head._passes.short_head is not None) == bool(options)
+    return made
 
 
 @pytest.fixture(params=[{}, SAMPLED], ids=["greedy", "sampled"])
@@ -49,7 +65,7 @@ class AtRandom(Policy):
     rng = random.Random(9)
 
     def _offer(self, making: Making, skip_mask: int, step: Step, sharing: int) -> Offer:
-        return Offer(making, self.rng.random(), bool(making.found) and self.rng.random() < 0.5)
+        return Offer(making, self.rng.random(), self.rng.randint(0, min(len(making.found), making.path.room - 1)))
 
     def _worth_a_pass(self, offers: Seq[Offer], skip_mask: int, step: Step) -> list[Offer]:
         return [offer for offer in offers if self.rng.random() < 0.6]

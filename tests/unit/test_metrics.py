@@ -31,7 +31,7 @@ def busy_report() -> StepReport:
     report = StepReport(running=3, waiting=2, kv_tokens_used=64, kv_tokens_kept=32, kv_tokens_capacity=128)
     report.search_seconds = 0.25
     skip, sibling, ngram = (LAYER_SKIP,), (SIBLING,), (NGRAM,)
-    first = Draft((1, 2, 3, 9), (-1, 0, 1, 1), skip * 3 + sibling, seconds=0.5, decide_seconds=0.125)
+    first = Draft((1, 2, 3, 9), (-1, 0, 1, 1), skip * 3 + sibling, seconds=0.5, passes=3, decide_seconds=0.125)
     report.note_round(first.round((0, 1, 3), 4, 0.25), skipped_sublayers=8)
     report.note_round(Draft((4,), drafters=skip).round((), 1, 0.25), skipped_sublayers=6)
     report.note_round(Draft().round((), 1, 0.25))
@@ -56,6 +56,7 @@ def test_counters() -> None:
         ("swift_accepted_first_draft_tokens_total", ""): 2,
         ("swift_layer_search_seconds_total", ""): 0.25,
         ("swift_rounds_without_draft_total", ""): 1,
+        ("swift_draft_passes_total", ""): 3,
         ("swift_draft_seconds_total", ""): 0.5,
         ("swift_verify_seconds_total", ""): 1.0,
         ("swift_decide_seconds_total", ""): 0.125,
@@ -135,7 +136,7 @@ def test_consecutive_steps_as_one() -> None:
     """What is published of several steps at once is what each of them would have added, and how the last one stood."""
     first = StepReport(
         first_token_seconds=[0.5], accepted_per_round=[2], prompt_tokens=20, generated_tokens=3,
-        reused_prompt_tokens=16, rounds=2, rounds_without_draft=1,
+        reused_prompt_tokens=16, rounds=2, rounds_without_draft=1, draft_passes=2,
         draft_tokens=Counter(layer_skip=4), accepted_draft_tokens=Counter(layer_skip=2), running=5, kv_tokens_used=64,
     )  # fmt: skip
     last = StepReport(

@@ -15,6 +15,7 @@ def test_a_mere_chain() -> None:
     assert (draft.parents, draft.drafters, draft.chain_length) == ((-1, 0, 1), (OTHER,) * 3, 3)
     assert draft.before(-1) == () and draft.before(2) == (5, 6, 7)
     assert not Draft() and Draft().chain == ()
+    assert Draft().round((), 1, 0.0).plain and not Draft(passes=1).round((), 1, 0.0).plain
 
 
 def test_a_comb() -> None:
@@ -23,8 +24,8 @@ def test_a_comb() -> None:
 
 
 def test_only_alternatives() -> None:
-    draft = Draft((5, 6, 7), (-1, -1, -1))
-    assert draft.chain == (5,)  # one of them may as well be called the chain
+    draft = Draft((5, 6, 7), (-1, -1, -1), (SIBLING,) * 3, chain_length=0)
+    assert draft.chain == () and draft.round((0,), 2, 0.0).accepted_chain == 0
     assert [draft.before(node) for node in range(3)] == [(5,), (6,), (7,)]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from swift_backend.params import SamplingParams
 from swift_backend.sequence import Extent, Request, Sequence
+from swift_backend.speculation import drafting_state
 from swift_backend.speculation.chances import MatchChances, no_matches
 from swift_backend.speculation.drafting_state import FIRST_PAUSE, LONGEST_PAUSE, DraftingState
 from swift_backend.speculation.ngram_store import NgramStore
@@ -57,6 +58,28 @@ def test_trials_that_do_not_pay_become_rarer_and_one_that_does_changes_that() ->
     assert one.drafting and one.pause == FIRST_PAUSE
     one.note_passes(drafted=False, pays=False)
     assert not one.drafting and not one.trial_due
+
+
+def test_a_trial_that_was_right_is_followed_by_another_at_once() -> None:
+    """So that a drafter comes back within some rounds; where the next one is wrong, the pause is what it was."""
+    one = state()
+    one.waited = one.pause = LONGEST_PAUSE // 2
+    for right in (True, True, False):
+        assert one.trial_due
+        one.note_passes(drafted=True, pays=False)
+        one.note_favourites((5, 6), 5 if right else 6)
+    assert not one.trial_due and one.pause == LONGEST_PAUSE
+    assert (one.first.tried, one.second.right) == (pytest.approx(2.85, abs=0.01), 1)
+
+
+def test_a_long_prompt_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is proposed before all of it is known: what comes after a match may be the text's own end."""
+    monkeypatch.setattr(drafting_state, "MOST_READ", 3)
+    one, text = state(), sequence([5, 6, 7, 5, 6, 7, 5], kv_len=6)
+    for read, proposed in ((3, []), (6, []), (7, [6]), (7, [6])):
+        one.read(text)
+        one.propose(1)
+        assert (len(one.text), one.proposed) == (read, proposed)
 
 
 def test_the_speed_up_of_late() -> None:

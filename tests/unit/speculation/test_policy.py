@@ -154,7 +154,7 @@ def test_a_trial_now_and_then_brings_draft_passes_back() -> None:
     for _ in range(8 * FIRST_PAUSE):
         [draft] = made.draft([one])
         drafted.append(draft.passes)
-        committed = [*draft.token_ids, 1]
+        committed = [*draft.chain, 1]
         made.note_round(one.sequence, draft, committed)
     assert drafted[:FIRST_PAUSE] == [0] * FIRST_PAUSE
     assert drafted[FIRST_PAUSE] == 1
