@@ -12,7 +12,7 @@ from swift_backend.speculation.ngram_store import NgramStore
 from swift_backend.speculation.suffix_automaton import SuffixAutomaton
 
 # After a trial that did not pay, the next one waits twice as many rounds.
-FIRST_PAUSE, LONGEST_PAUSE = 8, 128
+FIRST_PAUSE, LONGEST_PAUSE = 16, 128
 # Tokens of a prompt that are read in one step; others wait meanwhile.
 MOST_READ = 2048
 # A round's weight in what the speed-up is taken to be.
