@@ -123,7 +123,9 @@ def broken_rows(llm: SwiftLLM, when: Callable[[RowGroup, bool], int | None]) -> 
     """when(group, drafting) is the row of a group's logits that becomes NaN; yields the rows that did."""
     runner, original, broken = llm.engine.runner, llm.engine.runner.forward, list[int]()
 
-    def forward(groups: Seq[RowGroup], kept: Seq[int] | None = None, observe: Any = None) -> torch.Tensor:
+    def forward(
+        groups: Seq[RowGroup], kept: Seq[int] | None = None, observe: Any = None, head: Any = None
+    ) -> torch.Tensor:
         logits, start = original(groups, kept, observe).clone(), 0
         for group in groups:
             row = when(group, kept is not None)

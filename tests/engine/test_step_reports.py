@@ -84,9 +84,12 @@ def test_mixed_traffic_adds_up(tiny_model: Callable[[str], Path], monkeypatch: p
     assert reports.total("reused_prompt_tokens") == sum(output.stats.reused_prompt_tokens for output in begun) > 0
     assert reports.total("rounds") == sum(output.stats.rounds for output in last)
     drafted, accepted = reports.counted("draft_tokens"), reports.counted("accepted_draft_tokens")
-    assert drafted == {"layer_skip": sum(output.stats.draft_tokens for output in last)}
-    assert accepted == {"layer_skip": sum(output.stats.accepted_draft_tokens for output in last)}
-    assert sum(reports.listed("accepted_per_round")) == accepted["layer_skip"] > 0
+    assert drafted == sum((Counter(output.stats.drafted) for output in last), Counter())
+    assert accepted == sum((Counter(output.stats.accepted) for output in last), Counter())
+    assert sum(drafted.values()) == sum(output.stats.draft_tokens for output in last)
+    assert sum(accepted.values()) == sum(output.stats.accepted_draft_tokens for output in last)
+    assert sum(reports.listed("accepted_per_round")) == sum(accepted.values()) > 0
+    assert reports.total("draft_passes") == sum(output.stats.draft_passes for output in last)
     assert len(reports.listed("accepted_per_round")) < reports.total("rounds")
     assert gauges(reports.all[-1]) == (0, 0, 0, 400)
     assert {report.kv_tokens_capacity for report in reports.all} == {400}

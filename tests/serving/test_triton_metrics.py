@@ -40,6 +40,11 @@ ADDED = {
     "swift_first_draft_tokens_total": ("counter", ""),
     "swift_accepted_first_draft_tokens_total": ("counter", ""),
     "swift_layer_search_seconds_total": ("counter", ""),
+    "swift_rounds_without_draft_total": ("counter", ""),
+    "swift_draft_passes_total": ("counter", ""),
+    "swift_draft_seconds_total": ("counter", ""),
+    "swift_verify_seconds_total": ("counter", ""),
+    "swift_decide_seconds_total": ("counter", ""),
 }
 
 REPORT = StepReport(
@@ -65,6 +70,11 @@ REPORT = StepReport(
     first_draft_tokens=2,
     accepted_first_draft_tokens=1,
     search_seconds=0.125,
+    rounds_without_draft=1,
+    draft_passes=8,
+    draft_seconds=0.5,
+    verify_seconds=0.75,
+    decide_seconds=0.0625,
 )
 SHOWN = {
     ("swift_requests_total", (("outcome", "stop"),)): 2,
@@ -76,6 +86,11 @@ SHOWN = {
     ("swift_first_draft_tokens_total", ()): 2,
     ("swift_accepted_first_draft_tokens_total", ()): 1,
     ("swift_layer_search_seconds_total", ()): 0.125,
+    ("swift_rounds_without_draft_total", ()): 1,
+    ("swift_draft_passes_total", ()): 8,
+    ("swift_draft_seconds_total", ()): 0.5,
+    ("swift_verify_seconds_total", ()): 0.75,
+    ("swift_decide_seconds_total", ()): 0.0625,
     ("swift_draft_tokens_total", (("drafter", "layer_skip"),)): 9,
     ("swift_accepted_draft_tokens_total", (("drafter", "layer_skip"),)): 4,
     ("swift_running_requests", ()): 5,
@@ -228,7 +243,8 @@ def reports(draw: st.DrawFn) -> StepReport:
     )
     for length in draw(st.lists(st.integers(0, 8), max_size=4)):
         drafter, accepted = draw(st.sampled_from(["layer_skip", "other"])), draw(st.integers(0, length))
-        report.note_round(Draft(tuple(range(length)), drafter=drafter, skip_mask=draw(COUNTS)), accepted)
+        draft = Draft(tuple(range(length)), drafters=(drafter,) * length, passes=length)
+        report.note_round(draft.round(range(accepted), accepted + 1, draw(SECONDS)), draw(COUNTS))
     return report
 
 

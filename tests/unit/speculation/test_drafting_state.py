@@ -53,7 +53,7 @@ def test_trials_that_do_not_pay_become_rarer_and_one_that_does_changes_that() ->
             rounds += 1
         waits.append(rounds)
         one.note_passes(drafted=True, pays=False)
-    assert waits == [FIRST_PAUSE * 2**i for i in range(5)] + [LONGEST_PAUSE] * 2
+    assert waits == [FIRST_PAUSE * 2**i for i in range(3)] + [LONGEST_PAUSE] * 4
     one.note_passes(drafted=True, pays=True)
     assert one.drafting and one.pause == FIRST_PAUSE
     one.note_passes(drafted=False, pays=False)
