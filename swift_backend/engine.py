@@ -244,7 +244,8 @@ class Engine:
         path = verdict.path[:committed]
         self._cache.gather(sequence.extent, path[: max(committed - 1, 0)])
         self._cache.commit(sequence.extent, max(committed - 1, 0))
-        one = draft.round(path, committed, seconds)
+        decided = 0.0 if sequence.drafting is None else sequence.drafting.decide_seconds
+        one = draft.round(path, committed, seconds, decided)
         if first:
             sequence.note_round(one)
             self._report.note_round(one, draft.skipped_sublayers)

@@ -43,7 +43,6 @@ class Draft:
     was drawn from, None for one that was found rather than drawn; None altogether where acceptance does not need it.
     seconds: this sequence's share of the drafting time. passes: how many draft passes the sequence was in; skip_mask:
     the sublayers that those left out; guesses: what each of them said, whether its token is in the draft or not.
-    decide_seconds: its share of deciding what to draft.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -55,7 +54,6 @@ class Draft:
     passes: int = 0
     skip_mask: int = 0
     guesses: tuple[Guess, ...] = ()
-    decide_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.parents:
@@ -84,7 +82,7 @@ class Draft:
             node = self.parents[node]
         return tuple(reversed(path))
 
-    def round(self, path: Seq[int], committed: int, verify_seconds: float) -> Round:
+    def round(self, path: Seq[int], committed: int, verify_seconds: float, decide_seconds: float = 0.0) -> Round:
         """What became of it: path, the accepted nodes; committed: how many tokens the round yielded."""
         origins = [self.drafters[node] for node in path] + [VERIFIED] * (committed - len(path))
         accepted_chain = sum(node < self.chain_length for node in path)
@@ -95,7 +93,7 @@ class Draft:
             accepted_chain,
             self.seconds,
             verify_seconds,
-            self.decide_seconds,
+            decide_seconds,
             self.passes,
         )
 

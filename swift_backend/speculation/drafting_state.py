@@ -25,9 +25,10 @@ class DraftingState:
 
     ngrams, layers: which drafters the request allows. store: texts of other requests. text: what the cache holds of the
     request's, and the token after. proposed: what came after the latest match, of length `matched`. cost: of the round
-    to come, in times of a plain one. first: whether a round's first draft token was right; second: where it was not,
-    whether the second favourite was. drafting: its latest round had draft passes because they pay. waited: rounds since
-    the last draft pass; pause: how many there should be before the next trial; again: the latest draft was right.
+    to come, in times of a plain one; decide_seconds: its share of deciding on it. first: whether a round's first draft
+    token was right; second: where it was not, whether the second favourite was. drafting: its latest round had draft
+    passes because they pay. waited: rounds since the last draft pass; pause: how many there should be before the next
+    trial; again: the latest draft was right.
     """
 
     ngrams: bool
@@ -40,6 +41,7 @@ class DraftingState:
     proposed: list[int] = field(default_factory=list)
     matched: int = 0
     cost: float = 1.0
+    decide_seconds: float = 0.0
     drafting: bool = False
     waited: int = 0
     pause: int = FIRST_PAUSE
@@ -48,6 +50,7 @@ class DraftingState:
     _expected: tuple[int, float] | None = None
     _tokens: float = 1 / (1 - SPEED_MEMORY)  # as if it had been plain decoding until now
     _cost: float = 1 / (1 - SPEED_MEMORY)
+    _rounds: float = 1 / (1 - SPEED_MEMORY)
 
     def read(self, sequence: Sequence) -> None:
         """Take in what is new of the text, a part of it at a time where it is long."""
@@ -73,9 +76,14 @@ class DraftingState:
         return self._expected[1]
 
     @property
-    def speed(self) -> float:
-        """Tokens in the time of a plain one, of late; at least 1."""
-        return max(1.0, self._tokens / self._cost)
+    def tokens_a_round(self) -> float:
+        """Committed of late; at least 1."""
+        return max(1.0, self._tokens / self._rounds)
+
+    @property
+    def cost_of_a_round(self) -> float:
+        """Of late, in times of a plain one; no more than its tokens would have cost."""
+        return min(self._cost, self._tokens) / self._rounds
 
     @property
     def trial_due(self) -> bool:
@@ -94,6 +102,7 @@ class DraftingState:
         """A round committed so many tokens in so many times the time of a plain one."""
         self._tokens = SPEED_MEMORY * self._tokens + tokens
         self._cost = SPEED_MEMORY * self._cost + cost
+        self._rounds = SPEED_MEMORY * self._rounds + 1
 
     def note_passes(self, *, drafted: bool, pays: bool) -> None:
         """A round had draft passes or not; pays: because that seemed worth it, and not as a trial."""

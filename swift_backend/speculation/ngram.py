@@ -35,4 +35,4 @@ class NgramDrafter:
         index.extend(sequence.tokens[len(index) :])
         length, _ = index.match()
         found = index.continuation(work.draft_budget) if length >= LEAST_MATCH else []
-        return Draft(tuple(found), drafters=(NGRAM,) * len(found), decide_seconds=perf_counter() - started)
+        return Draft(tuple(found), drafters=(NGRAM,) * len(found), seconds=perf_counter() - started)

@@ -1,9 +1,11 @@
 """What is drafted in this round, for whom, and how far? Whatever brings most tokens per second; often nothing.
 
-Everything is reckoned in tokens. A second is worth the tokens that are made in one of late, its price; so a draft pass
-pays while the chance that its token counts, less the price of its row, exceeds the price of its time, and a drafted
-token is verified while its chance exceeds the price of its row (Dinkelbach, 1967, for the ratio of expected tokens to
-expected time). What is found in the text costs no pass. Nothing of this changes which tokens come out.
+What counts is the time that a reader waits for a token, on average over the readers of a batch: T Σ 1/g, where a round
+takes T and brings a reader g tokens. Around its values of late, a token more for a reader is worth 1/g² and a second
+costs (Σ 1/g) / T, its price; for one reader alone, that is how many tokens are made in a second. So a draft pass pays
+while the chance that its token counts, less the price of its row, is worth more than its time, and a drafted token is
+verified while its chance is worth more than its row (Dinkelbach, 1967, for ratios of expected values). What is found in
+the text costs no pass. Nothing of this changes which tokens come out.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from swift_backend.scheduler import Work
@@ -50,12 +52,14 @@ ROWS_AT_ONCE = 5
 class Making:
     """A draft in the making: what was found in the text, then what draft passes say.
 
-    chances[i]: that the path's token i counts. found: tokens that could begin the path, with their chances.
+    weight: what a token is worth. chances[i]: that the path's token i counts, times its worth. found: tokens that could
+    begin the path, with the same of theirs.
     """
 
     owner: int
     work: Work
     path: Path
+    weight: float
     found: list[int] = field(default_factory=list)
     found_chances: list[float] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
@@ -72,8 +76,8 @@ class Making:
 
     @property
     def reach(self) -> float:
-        """The chance that a token after the path's counts, if it is right."""
-        return self.chances[-1] if self.chances else 1.0
+        """What a token after the path's is worth, if it is right."""
+        return self.chances[-1] if self.chances else self.weight
 
     def take_found(self, count: int | None = None) -> None:
         """Begin the path with the first `count` tokens that were found, all by default."""
@@ -86,7 +90,11 @@ class Making:
         depth = len(self.path.tokens)
         if depth >= len(self.found) or self.path.tokens != self.found[:depth]:
             return None
-        return self.found[depth], self.found_chances[depth] / (self.found_chances[depth - 1] if depth else 1.0)
+        return self.found[depth], self.found_chances[depth] / (self.found_chances[depth - 1] if depth else self.weight)
+
+    def found_worth(self, row: float) -> float:
+        """What verifying the tokens that were found is worth, where a row costs so much."""
+        return sum(chance - row for chance in self.found_chances if chance > row)
 
     def go_on_with_found(self) -> None:
         """After a token that a draft pass agrees to, what was found after it, as long as that is likely."""
@@ -112,21 +120,21 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What counts in this step. full[k]: seconds of the full pass with k drafted tokens; price: tokens per second.
+    """What counts in this step. rows: of the full pass without drafts, `decoding` of which want logits.
 
-    only_decoding: no prompt is in it.
+    price: of a second, and row: that of a row of the full pass.
     """
 
-    full: list[float]
-    price: float
+    rows: int
+    decoding: int
     context: float
-    only_decoding: bool = True
+    price: float
+    row: float
 
     @property
-    def row(self) -> float:
-        """The price of a row of the full pass."""
-        count = min(ROWS_AT_ONCE, len(self.full) - 1)
-        return self.price * (self.full[count] - self.full[0]) / count if count else 0.0
+    def only_decoding(self) -> bool:
+        """No prompt is in it."""
+        return self.rows == self.decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +184,7 @@ class Policy:
             passes = sum(making.path.seconds for making in open_ones)
             decide = (perf_counter() - started - passes) / len(open_ones)
             for making in open_ones:
-                drafts[making.owner] = replace(drafts[making.owner], decide_seconds=decide)
+                making.state.decide_seconds = decide
         return drafts
 
     def note_round(self, sequence: Sequence, draft: Draft, committed: Seq[int]) -> None:
@@ -202,12 +210,12 @@ class Policy:
 
     def _begin(self, owner: int, work: Work) -> Making:
         """What the text itself proposes."""
-        making = Making(owner, work, Path(work.sequence, work.draft_budget))
-        state = making.state
+        state: DraftingState = work.sequence.drafting
+        making = Making(owner, work, Path(work.sequence, work.draft_budget), state.tokens_a_round**-2)
         state.read(work.sequence)
-        state.cost = 0.0
+        state.cost = state.decide_seconds = 0.0
         state.propose(work.draft_budget)
-        reach = 1.0
+        reach = making.weight
         for i, token in enumerate(state.proposed):
             reach *= state.matches.chance(state.matched + i)
             if reach < LEAST_CHANCE:
@@ -220,11 +228,12 @@ class Policy:
         decoding = sum(work.reaches_end for work in plan)
         rows = sum(work.num_tokens for work in plan)
         context = sum(len(making.sequence.tokens) for making in makings) / len(makings)
-        most = min(MOST_ROWS, sum(making.work.draft_budget for making in makings))
-        full = self._prices.full(rows, decoding, context, most)
+        full = self._prices.full(rows, decoding, context, ROWS_AT_ONCE)
         plain = full[0] if rows == decoding else self._prices.full(decoding, decoding, context, 0)[0]
-        speed = sum(making.state.speed for making in makings) / len(makings)
-        return Step(full, speed * decoding / plain, context, only_decoding=rows == decoding)
+        waits = sum(1 / making.state.tokens_a_round for making in makings) + decoding - len(makings)
+        cost = sum(making.state.cost_of_a_round for making in makings) / len(makings)
+        price = waits / (cost * plain)
+        return Step(rows, decoding, context, price, price * (full[ROWS_AT_ONCE] - full[0]) / ROWS_AT_ONCE)
 
     def _draft_passes(self, makings: Seq[Making], step: Step) -> float:
         """Extend the paths of those for whom that pays, as far as it does; what the passes should have taken."""
@@ -257,19 +266,19 @@ class Policy:
     def _offer(self, making: Making, skip_mask: int, step: Step, sharing: int) -> Offer:
         """What the next draft pass is worth to a sequence, over what was found in its text."""
         state, row = making.state, step.row
-        found = sum(max(0.0, chance - row) for chance in making.found_chances)
+        found = making.found_worth(row)
         pass_price = step.price * self._prices.draft(sharing, sharing, step.context, skip_mask) / sharing
         first = state.first.chance(state.expected(skip_mask, lambda: self._odds.first(making.sequence, skip_mask)))
         later = self._odds.later(skip_mask)
         second = (1 - first) * state.second.chance(SECOND_CHANCE)
-        fresh = first - row + max(0.0, second - row) - found
-        reach = first
+        reach = making.weight * first
+        fresh = reach - row + max(0.0, making.weight * second - row) - found
         for _ in range(1, making.work.draft_budget):
             reach *= later
             if reach - row <= pass_price:
                 break
             fresh += reach - row - pass_price
-        bias = HYSTERESIS if state.drafting else -HYSTERESIS
+        bias = making.weight * (HYSTERESIS if state.drafting else -HYSTERESIS)
         extended, cut = self._extended(making, later, skip_mask, step)
         return Offer(making, max(fresh, extended) + bias, cut if extended > fresh else 0)
 
@@ -303,10 +312,12 @@ class Policy:
         paying: who drafts anyway, which makes a trial cheap.
         """
         due = [
-            Offer(making, OPTIMISM - step.row - sum(max(0.0, chance - step.row) for chance in making.found_chances))
+            Offer(making, making.weight * OPTIMISM - step.row - making.found_worth(step.row))
             for making in (offer.making for offer in offers)
             if making.owner not in paying and making.state.trial_due
         ]
+        if not due:
+            return []
         hoped = [Offer(making, OPTIMISM, 0) for making in (offer.making for offer in offers) if making.owner in paying]
         tried = self._worth_a_pass([*hoped, *due], skip_mask, step)
         return [offer for offer in tried if offer.making.owner not in paying]
@@ -347,14 +358,15 @@ class Policy:
     def _choose_rows(self, makings: Seq[Making], step: Step, drafts: list[Draft], passes: float) -> None:
         """Make drafts of what is worth a row; mutates drafts. passes: seconds of the draft passes."""
         candidates = [one for making in makings for one in making.candidates() if one.chance >= LEAST_CHANCE]
-        chosen = worth_verifying(candidates, step.full, step.price)
+        full = self._prices.full(step.rows, step.decoding, step.context, min(MOST_ROWS, len(candidates)))
+        chosen = worth_verifying(candidates, full, step.price)
         by_owner: dict[int, list[Candidate]] = {making.owner: [] for making in makings}
         for one in chosen:
             by_owner[one.owner].append(one)
         for making in makings:
             drafts[making.owner] = comb(making.path, by_owner[making.owner])
             if step.only_decoding:  # a prompt's chunk would make drafts look cheap
-                making.state.cost = (step.full[len(chosen)] + passes) / step.full[0]
+                making.state.cost = (full[len(chosen)] + passes) / full[0]
 
 
 def comb(path: Path, chosen: Seq[Candidate]) -> Draft:

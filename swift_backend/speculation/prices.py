@@ -5,8 +5,8 @@ from __future__ import annotations
 from swift_backend.speculation.cost_model import CostModel
 
 # Contexts are told apart by so many tokens, and costs are looked at anew after so many steps.
-CONTEXT_STEP = 128
-STEPS = 32
+CONTEXT_STEP = 256
+STEPS = 64
 
 
 class Prices:
@@ -15,7 +15,7 @@ class Prices:
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
         self._steps = 0
-        self._full: dict[tuple[int, int, int, int], list[float]] = {}
+        self._full: dict[tuple[int, int, int], list[float]] = {}
         self._draft: dict[tuple[int, int, int, int], float] = {}
 
     def next_step(self) -> None:
@@ -27,10 +27,11 @@ class Prices:
 
     def full(self, rows: int, decoding: int, context: float, most: int) -> list[float]:
         """[k]: of a full pass over so many rows, of which `decoding` want logits, and k drafted tokens, up to most."""
-        key = rows, decoding, _rounded(context), most
-        if key not in self._full:
-            self._full[key] = [self._costs.seconds(rows + k, key[2], logit_rows=decoding + k) for k in range(most + 1)]
-        return self._full[key]
+        key = rows, decoding, _rounded(context)
+        known = self._full.setdefault(key, [])
+        for k in range(len(known), most + 1):
+            known.append(self._costs.seconds(rows + k, key[2], logit_rows=decoding + k))
+        return known[: most + 1]
 
     def draft(self, rows: int, drafts: int, context: float, skip_mask: int) -> float:
         """Of a draft pass over so many rows of so many drafts, with a short head if there is one."""

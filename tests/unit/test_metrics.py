@@ -31,8 +31,8 @@ def busy_report() -> StepReport:
     report = StepReport(running=3, waiting=2, kv_tokens_used=64, kv_tokens_kept=32, kv_tokens_capacity=128)
     report.search_seconds = 0.25
     skip, sibling, ngram = (LAYER_SKIP,), (SIBLING,), (NGRAM,)
-    first = Draft((1, 2, 3, 9), (-1, 0, 1, 1), skip * 3 + sibling, seconds=0.5, passes=3, decide_seconds=0.125)
-    report.note_round(first.round((0, 1, 3), 4, 0.25), skipped_sublayers=8)
+    first = Draft((1, 2, 3, 9), (-1, 0, 1, 1), skip * 3 + sibling, seconds=0.5, passes=3)
+    report.note_round(first.round((0, 1, 3), 4, 0.25, 0.125), skipped_sublayers=8)
     report.note_round(Draft((4,), drafters=skip).round((), 1, 0.25), skipped_sublayers=6)
     report.note_round(Draft().round((), 1, 0.25))
     report.note_round(Draft((5, 6), drafters=ngram * 2).round((0, 1), 2, 0.25))

@@ -7,7 +7,7 @@ import pytest
 from swift_backend.sequence import VERIFIED
 from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, OTHER, SIBLING, Draft, Guess
 
-COMB = Draft((5, 6, 7, 16, 0), (-1, 0, 1, 0, 2), (NGRAM, LAYER_SKIP, LAYER_SKIP, SIBLING, SIBLING), decide_seconds=0.5)
+COMB = Draft((5, 6, 7, 16, 0), (-1, 0, 1, 0, 2), (NGRAM, LAYER_SKIP, LAYER_SKIP, SIBLING, SIBLING))
 
 
 def test_a_mere_chain() -> None:
@@ -42,7 +42,7 @@ def test_only_alternatives() -> None:
 def test_what_becomes_of_it(
     path: tuple[int, ...], committed: int, origins: tuple[str, ...], accepted_chain: int
 ) -> None:
-    one = COMB.round(path, committed, verify_seconds=0.25)
+    one = COMB.round(path, committed, verify_seconds=0.25, decide_seconds=0.5)
     assert one.drafted == COMB.drafters
     assert (one.origins, one.accepted_chain, one.chain) == (origins, accepted_chain, 3)
     assert one.accepted == [origin for origin in origins if origin != VERIFIED]

@@ -82,15 +82,16 @@ def test_a_long_prompt_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
         assert (len(one.text), one.proposed) == (read, proposed)
 
 
-def test_the_speed_up_of_late() -> None:
-    """Two tokens in 1.25 times a plain one's time; never less than plain, which is what a second is worth at least."""
+def test_the_pace_of_late() -> None:
+    """Two tokens in rounds of 1.25 times a plain one's time; a round is never taken to be dearer than its tokens."""
     one = state()
-    assert one.speed == 1.0
+    assert (one.tokens_a_round, one.cost_of_a_round) == (1.0, 1.0)
     one.note_speed(1, 1.5)
-    assert one.speed == 1.0
+    assert (one.tokens_a_round, one.cost_of_a_round) == (1.0, pytest.approx(1.0))
     for _ in range(100):
         one.note_speed(2, 1.25)
-    assert one.speed == pytest.approx(1.6, abs=0.01)
+    assert one.tokens_a_round == pytest.approx(2, abs=0.01)
+    assert one.cost_of_a_round == pytest.approx(1.25, abs=0.01)
 
 
 def test_what_is_expected_of_a_set_is_reckoned_once() -> None:

@@ -158,7 +158,7 @@ def test_a_trial_now_and_then_brings_draft_passes_back() -> None:
         made.note_round(one.sequence, draft, committed)
     assert drafted[:FIRST_PAUSE] == [0] * FIRST_PAUSE
     assert drafted[FIRST_PAUSE] == 1
-    assert drafted[-1] > 1
+    assert max(drafted[-8:]) > 1 and 0 not in drafted[-8:]
 
 
 def test_no_trials_where_the_best_drafts_would_not_pay() -> None:
