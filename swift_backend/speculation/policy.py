@@ -34,6 +34,8 @@ POLICY_MODES = {*NGRAM_MODES, *LAYER_MODES}
 FAVOURITES = 1 + len(RANK_PRIORS)
 # What the next pass is worth must differ from nothing by so many tokens before draft passes begin, or stop.
 HYSTERESIS = 0.02
+# Chances that were chosen for being high are lower than they look.
+CAUTION = 1.12
 # A trial is made where drafts that are as good as this would pay.
 OPTIMISM = 0.92
 # How often the second favourite is taken to be right where the first was not, before there is evidence.
@@ -232,7 +234,7 @@ class Policy:
         plain = full[0] if rows == decoding else self._prices.full(decoding, decoding, context, 0)[0]
         waits = sum(1 / making.state.tokens_a_round for making in makings) + decoding - len(makings)
         cost = sum(making.state.cost_of_a_round for making in makings) / len(makings)
-        price = waits / (cost * plain)
+        price = CAUTION * waits / (cost * plain)
         return Step(rows, decoding, context, price, price * (full[ROWS_AT_ONCE] - full[0]) / ROWS_AT_ONCE)
 
     def _draft_passes(self, makings: Seq[Making], step: Step) -> float:
