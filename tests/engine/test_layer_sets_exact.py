@@ -13,6 +13,7 @@ from swift_backend import SamplingParams, SwiftLLM
 from swift_backend.errors import InvalidRequest
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.policy import POLICY_MODES
 from swift_backend.speculation.pool import SHIPPED, Pool, save_pool
 from tests.conftest import TINY_VOCABULARY
 from tests.engine.stepping import Stepping
@@ -61,7 +62,8 @@ def test_each_way_alone_and_in_a_batch(llm: SwiftLLM, sampling: dict[str, Any], 
     together = llm.generate(prompts(), params(mode, **sampling))
     alone = [llm.generate([prompt], params(mode, **sampling))[0] for prompt in prompts()]
     assert [out.token_ids for out in together] == [out.token_ids for out in alone] == plain
-    assert sum(out.stats.draft_tokens for out in alone) > 0
+    if mode not in POLICY_MODES:  # a policy may find that nothing pays: tests/engine/test_policy_exact.py
+        assert sum(out.stats.draft_tokens for out in alone) > 0
     assert all(out.stats.layer_set.startswith("0x") and 0 < out.stats.draft_cost_ratio < 1.5 for out in alone)
 
 
