@@ -12,7 +12,8 @@ import pytest
 
 from swift_backend import SamplingParams, SwiftLLM
 from swift_backend.speculation import policy as policy_module
-from swift_backend.speculation.policy import Making, Offer, Policy, Step
+from swift_backend.speculation.making import Making, Offer, Step
+from swift_backend.speculation.policy import Policy
 from swift_backend.speculation.row_choice import Candidate
 from tests.conftest import TINY_VOCABULARY
 from tests.engine.scripted_drafts import load
