@@ -44,3 +44,34 @@ def test_a_prompt_within_the_window_is_plainly_causal() -> None:
 def seen(mask: torch.Tensor) -> list[list[int]]:
     assert set(mask.unique().tolist()) <= {0.0, -torch.inf}
     return (mask == 0).int().tolist()
+
+
+def test_a_tree_sees_what_leads_to_each_row() -> None:
+    """Row 0 is the last token, 1 and 2 follow it, 3 follows 1; slots are consecutive, positions are depths."""
+    group = RowGroup([5, 6, 7, 8], 4, 100, 4, (-1, 0, 0, 1))
+    batch = build_batch([group], CPU, BatchShape(1))
+    assert batch.positions.tolist() == [4, 5, 5, 6]
+    assert batch.slots.tolist() == [104, 105, 106, 107]
+    [view] = batch.views
+    assert view.mask is not None
+    seen = (view.mask == 0).int().tolist()
+    assert seen == [
+        [1, 1, 1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 1, 0, 1, 0],
+        [1, 1, 1, 1, 1, 1, 0, 1],
+    ]
+
+
+def test_a_window_counts_positions_and_not_slots() -> None:
+    """The deepest row is at position 6: with a window of 3 it sees positions 4 to 6, and its sibling's slot never."""
+    group = RowGroup([5, 6, 7, 8], 4, 100, 4, (-1, 0, 0, 1))
+    [view] = build_batch([group], CPU, BatchShape(1, 3)).window_views
+    assert (view.key_start, view.key_end) == (102, 108)
+    assert view.mask is not None
+    assert (view.mask == 0).int().tolist() == [
+        [1, 1, 1, 0, 0, 0],
+        [0, 1, 1, 1, 0, 0],
+        [0, 1, 1, 0, 1, 0],
+        [0, 0, 1, 1, 0, 1],
+    ]

@@ -154,3 +154,20 @@ def test_only_committed_tokens_are_copied_and_only_to_a_beginning(committed: int
     kv.commit(target, there)
     with pytest.raises(AssertionError, match="nothing committed to copy"):
         kv.copy(source, target, wanted)
+
+
+def test_the_tokens_of_a_path_move_to_the_front_of_the_tentative_ones() -> None:
+    """All layers' keys and values, in order; committed slots, and what lies in place already, stay."""
+    cache = KVCache(2, 32, 1, 4, torch.float32, torch.device("cpu"))
+    extent = cache.reserve(16)
+    assert extent is not None
+    cache.commit(extent, 3)
+    for layer, both in enumerate(cache.slots):
+        both[:] = torch.arange(32).view(-1, 1, 1) + 100 * layer
+    cache.gather(extent, [0, 2, 5])
+    for layer, both in enumerate(cache.slots):
+        assert (both[:8, 0, 0] - 100 * layer).tolist() == [0, 1, 2, 3, 5, 8, 6, 7]
+    cache.gather(extent, [])
+    cache.gather(extent, range(4))
+    with pytest.raises(AssertionError, match="not tentative slots"):
+        cache.gather(extent, [13])
