@@ -31,6 +31,7 @@ from swift_backend.speculation.draft import Draft, Drafter
 from swift_backend.speculation.draft_passes import DraftPasses
 from swift_backend.speculation.draft_vocabulary import draft_vocabulary_size
 from swift_backend.speculation.drafters import Drafters
+from swift_backend.speculation.draw_cost import DrawCost
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
 from swift_backend.speculation.ngram import NgramDrafter
 from swift_backend.speculation.policy import Policy
@@ -86,10 +87,11 @@ class Engine:
         passes = DraftPasses(self.runner, self.costs, with_probs=not coupled)
         size = draft_vocabulary_size(shape.vocab_size, config.draft_vocabulary) if coupled else 0
         self._draft_head = DraftHead(passes, self.runner, self.costs, self._layers.pool.tokens, size, self._eos_ids)
-        self._policy = Policy(passes, Prices(self.costs), PoolOdds(self._layers.pool), config.ngram_store_tokens)
+        draw_cost, odds = DrawCost(), PoolOdds(self._layers.pool)
+        self._policy = Policy(passes, Prices(self.costs), odds, draw_cost, config.ngram_store_tokens)
         self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), NgramDrafter())
         self._starter = Starter(config, limits, self.tokenizer, self._policy.new_state)
-        self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure)
+        self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure, draw_cost)
         times = measure(self.runner)
         self._batch_limit = BatchLimit(times, 1 - self._layers.guide.ratio)
         self._pace = MeasuredPace(times, self._batch_limit if config.limit_drafts else None, self.costs)
@@ -217,7 +219,7 @@ class Engine:
         seconds: what the full pass took.
         """
         if self.runner.device.type == "cpu" or any(verdicts):  # else nobody waited for the pass
-            self._pace.note_step(plan, sum(map(len, drafts)), seconds)
+            self._pace.note_step(plan, sum(map(len, drafts)), seconds - self._verification.draw_seconds)
         self._serve_last([work.sequence for work in plan])
         accepted: list[int] = []
         for work, draft, verdict in zip(plan, drafts, verdicts, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from time import perf_counter
 
 import torch
 
@@ -13,6 +14,7 @@ from swift_backend.runner import Runner
 from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.draft import Draft
+from swift_backend.speculation.draw_cost import DrawCost
 from swift_backend.speculation.layer_choice import LayerChooser
 from swift_backend.speculation.verdict import Verdict, judge
 
@@ -22,14 +24,19 @@ OwnFailure = Callable[[Sequence], AbstractContextManager[None]]
 class Verification:
     """Runs full passes, and applies the engine's acceptance rule to what comes of them.
 
-    own_failure: surrounds what may fail because of one sequence; it ends that sequence.
+    own_failure: surrounds what may fail because of one sequence; it ends that sequence. draw_cost: learns from each
+    step. draw_seconds: of the latest step, what drawing took beside its pass.
     """
 
-    def __init__(self, runner: Runner, layers: LayerChooser, rule: str, own_failure: OwnFailure) -> None:
+    def __init__(
+        self, runner: Runner, layers: LayerChooser, rule: str, own_failure: OwnFailure, draw_cost: DrawCost
+    ) -> None:
         self._runner = runner
         self._layers = layers
         self._rule = rule
         self._own_failure = own_failure
+        self._draw_cost = draw_cost
+        self.draw_seconds = 0.0
 
     def verify(self, plan: list[Work], drafts: list[Draft]) -> list[Verdict | None]:
         """One full pass; a verdict for each work whose next token is due. Prompts' profiles are read off on the way."""
@@ -41,7 +48,10 @@ class Verification:
             self._layers.note(watch, [work.sequence for work in plan if work.reaches_end])
         ends = [work.reaches_end for work in plan]  # now: a sequence that fails in judging loses its extent
         due = [(work.sequence, draft) for work, draft, end in zip(plan, drafts, ends, strict=True) if end]
+        started = perf_counter()
         verdicts = iter(self._judge(due, logits))
+        self.draw_seconds = perf_counter() - started
+        self._draw_cost.note(self.draw_seconds, sum(len(draft) + 1 for one, draft in due if one.params.temperature > 0))
         return [next(verdicts) if end else None for end in ends]
 
     def _judge(self, due: list[tuple[Sequence, Draft]], logits: torch.Tensor) -> list[Verdict]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swift_backend.scheduler import Work
 from swift_backend.sequence import Sequence
@@ -74,15 +74,25 @@ class Making:
             self.path.append_found([token])
             self.chances.append(reach * chance)
 
-    def candidates(self) -> list[Candidate]:
-        """What could be verified; no more than the draft may hold."""
+    def draw(self, step: Step) -> float:
+        """The price of drawing one of its tokens."""
+        return step.draw if self.sequence.params.temperature > 0 else 0.0
+
+    def row(self, step: Step) -> float:
+        """The price of verifying one of its tokens."""
+        return step.row + self.draw(step)
+
+    def candidates(self, step: Step) -> list[Candidate]:
+        """What could be verified, less the price of drawing it; no more than the draft may hold."""
+        draw = self.draw(step)
         chain = [
-            Candidate(chance, self.owner, depth, token, drafter)
+            Candidate(chance - draw, self.owner, depth, token, drafter)
             for depth, (chance, token, drafter) in enumerate(
                 zip(self.chances, self.path.tokens, self.path.drafters, strict=True)
             )
         ]
-        ranked = sorted([*chain, *self.siblings], key=lambda one: (-one.chance, one.depth, one.sibling))
+        siblings = [replace(one, chance=one.chance - draw) for one in self.siblings] if draw else self.siblings
+        ranked = sorted([*chain, *siblings], key=lambda one: (-one.chance, one.depth, one.sibling))
         return ranked[: self.work.draft_budget]
 
 
@@ -90,7 +100,7 @@ class Making:
 class Step:
     """What counts in this step. rows: of the full pass without drafts, `decoding` of which want logits.
 
-    price: of a second, and row: that of a row of the full pass.
+    price: of a second; row: that of a row of the full pass; draw: of drawing one with a temperature.
     """
 
     rows: int
@@ -98,6 +108,7 @@ class Step:
     context: float
     price: float
     row: float
+    draw: float = 0.0
 
     @property
     def only_decoding(self) -> bool:

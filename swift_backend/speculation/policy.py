@@ -21,6 +21,7 @@ from swift_backend.speculation.chances import RANK_PRIORS, MatchChances, RankCha
 from swift_backend.speculation.draft import NGRAM, SIBLING, Draft
 from swift_backend.speculation.draft_passes import DraftPasses, Path, Said
 from swift_backend.speculation.drafting_state import DraftingState
+from swift_backend.speculation.draw_cost import DrawCost
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.making import Making, Offer, Step, comb
 from swift_backend.speculation.ngram_store import NgramStore
@@ -51,9 +52,11 @@ ROWS_AT_ONCE = 5
 class Policy:
     """Drafts for the sequences that have a DraftingState."""
 
-    def __init__(self, passes: DraftPasses, prices: Prices, odds: Odds, stored_tokens: int = 0) -> None:
-        """stored_tokens: of finished requests, in which n-grams are looked up, too."""
-        self._passes, self._prices, self._odds = passes, prices, odds
+    def __init__(
+        self, passes: DraftPasses, prices: Prices, odds: Odds, draw_cost: DrawCost, stored_tokens: int = 0
+    ) -> None:
+        """draw_cost: of rows with a temperature. stored_tokens: of finished requests, whose n-grams are known, too."""
+        self._passes, self._prices, self._odds, self._draw_cost = passes, prices, odds, draw_cost
         self._store = NgramStore(stored_tokens)
         self._ranks = RankChances()
         self._matches = no_matches()
@@ -132,7 +135,8 @@ class Policy:
         waits = sum(1 / making.state.tokens_a_round for making in makings) + decoding - len(makings)
         cost = sum(making.state.cost_of_a_round for making in makings) / len(makings)
         price = CAUTION * waits / (cost * plain)
-        return Step(rows, decoding, context, price, price * (full[ROWS_AT_ONCE] - full[0]) / ROWS_AT_ONCE)
+        row = price * (full[ROWS_AT_ONCE] - full[0]) / ROWS_AT_ONCE
+        return Step(rows, decoding, context, price, row, price * self._draw_cost.seconds)
 
     def _draft_passes(self, makings: Seq[Making], step: Step) -> float:
         """Extend the paths of those for whom that pays, as far as it does; what the passes should have taken."""
@@ -164,14 +168,15 @@ class Policy:
 
     def _offer(self, making: Making, skip_mask: int, step: Step, sharing: int) -> Offer:
         """What the next draft pass is worth to a sequence, over what was found in its text."""
-        state, row = making.state, step.row
+        state, row = making.state, making.row(step)
         found = making.found_worth(row)
         pass_price = step.price * self._prices.draft(sharing, sharing, step.context, skip_mask) / sharing
+        pass_price += making.draw(step)
         first = state.first.chance(state.expected(skip_mask, lambda: self._odds.first(making.sequence, skip_mask)))
         later = self._odds.later(skip_mask)
         second = (1 - first) * state.second.chance(SECOND_CHANCE)
         reach = making.weight * first
-        fresh = reach - row + max(0.0, making.weight * second - row) - found
+        fresh = reach - row + max(0.0, making.weight * second - row) - found - making.draw(step)
         for _ in range(1, making.work.draft_budget):
             reach *= later
             if reach - row <= pass_price:
@@ -183,15 +188,15 @@ class Policy:
 
     def _extended(self, making: Making, later: float, skip_mask: int, step: Step) -> tuple[float, int]:
         """What a pass after the first tokens that were found is worth, over all of these, at best; after how many."""
-        best, cut, rest = -1.0, 0, 0.0
+        best, cut, rest, row = -1.0, 0, 0.0, making.row(step)
         alone = self._prices.draft(1, 1, step.context, skip_mask)
         for count in range(len(making.found), 0, -1):
             if count < making.work.draft_budget:
                 dearer = step.price * (self._prices.draft(count + 1, 1, step.context, skip_mask) - alone)
-                value = making.found_chances[count - 1] * later - step.row - dearer - rest
+                value = making.found_chances[count - 1] * later - row - dearer - rest - making.draw(step)
                 if value > best:
                     best, cut = value, count
-            rest += max(0.0, making.found_chances[count - 1] - step.row)
+            rest += max(0.0, making.found_chances[count - 1] - row)
         return best, cut
 
     def _worth_a_pass(self, offers: Seq[Offer], skip_mask: int, step: Step) -> list[Offer]:
@@ -211,7 +216,9 @@ class Policy:
         paying: who drafts anyway, which makes a trial cheap.
         """
         due = [
-            Offer(making, making.weight * OPTIMISM - step.row - making.found_worth(step.row))
+            Offer(
+                making, making.weight * OPTIMISM - making.row(step) - making.found_worth(step.row) - making.draw(step)
+            )
             for making in (offer.making for offer in offers)
             if making.owner not in paying and making.state.trial_due
         ]
@@ -225,7 +232,7 @@ class Policy:
         """Those for whom another pass pays."""
         later = self._odds.later(skip_mask)
         offers = [
-            Offer(making, making.reach * later - step.row)
+            Offer(making, making.reach * later - making.row(step) - making.draw(step))
             for making in makings
             if making.path.room and not making.path.unsure
         ]
@@ -256,7 +263,7 @@ class Policy:
 
     def _choose_rows(self, makings: Seq[Making], step: Step, drafts: list[Draft], passes: float) -> None:
         """Make drafts of what is worth a row; mutates drafts. passes: seconds of the draft passes."""
-        candidates = [one for making in makings for one in making.candidates() if one.chance >= LEAST_CHANCE]
+        candidates = [one for making in makings for one in making.candidates(step) if one.chance >= LEAST_CHANCE]
         full = self._prices.full(step.rows, step.decoding, step.context, min(MOST_ROWS, len(candidates)))
         chosen = worth_verifying(candidates, full, step.price)
         by_owner: dict[int, list[Candidate]] = {making.owner: [] for making in makings}

@@ -6,6 +6,7 @@ A plain token takes a second, each further row 0.05 s, a draft pass 0.5 s and 0.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from swift_backend.speculation.cost_model import CostModel, RowCosts
 from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, SIBLING, Draft
 from swift_backend.speculation.draft_passes import Path, Said
 from swift_backend.speculation.drafting_state import FIRST_PAUSE
+from swift_backend.speculation.draw_cost import DrawCost
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.policy import Policy
 from swift_backend.speculation.prices import Prices
@@ -63,7 +65,7 @@ def costs(per_row: float = 0.05) -> CostModel:
 
 
 def policy(model: Model, odds: Odds, per_row: float = 0.05) -> Policy:
-    return Policy(model, Prices(costs(per_row)), odds)  # type: ignore[arg-type]
+    return Policy(model, Prices(costs(per_row)), odds, DrawCost())  # type: ignore[arg-type]
 
 
 def work(made: Policy, tokens: Seq[int] = (5, 6, 7), mode: str = "auto", budget: int = 8) -> Work:
@@ -237,6 +239,35 @@ def test_a_draft_pass_that_agrees_with_what_was_found_makes_it_likelier() -> Non
 
 def test_finished_requests_are_remembered_only_where_the_operator_says_so() -> None:
     for tokens, expected in ((0, 0), (100, 5)):
-        made = Policy(Model(SURE), Prices(costs()), Odds(0.5, 0.5), tokens)  # type: ignore[arg-type]
+        made = Policy(Model(SURE), Prices(costs()), Odds(0.5, 0.5), DrawCost(), tokens)  # type: ignore[arg-type]
         made.ended(work(made, [5, 6, 7, 8, 9]).sequence)
         assert len(made._store) == expected
+
+
+def test_drawing_with_a_temperature_has_its_price() -> None:
+    """A row whose noise takes 0.4 s must be likelier than one that is drawn greedily."""
+    text = [*range(20, 30), *range(20, 23)]
+    drafted = {}
+    for temperature in (0.0, 1.0):
+        made = policy(Model(SURE), Odds(0.1, 0.1))
+        made._draw_cost.note(4.0, rows=10)
+        one = work(made, text, "ngram")
+        one.sequence.request = replace(
+            one.sequence.request, params=SamplingParams(speculation="ngram", temperature=temperature)
+        )
+        [draft] = made.draft([one])
+        drafted[temperature] = len(draft)
+    assert drafted[0.0] > drafted[1.0]
+
+
+def test_the_cost_of_drawing_is_that_of_late() -> None:
+    cost = DrawCost()
+    assert cost.seconds == 0.0
+    cost.note(0.5, rows=0)
+    assert cost.seconds == 0.0
+    for _ in range(100):
+        cost.note(0.2, rows=2)
+    assert cost.seconds == pytest.approx(0.1)
+    for _ in range(100):
+        cost.note(0.2, rows=1)
+    assert cost.seconds == pytest.approx(0.2, rel=0.01)
