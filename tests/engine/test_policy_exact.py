@@ -82,6 +82,12 @@ def some_at_random(candidates: Seq[Candidate], seconds: Seq[float], price: float
     return ranked[: AtRandom.rng.randint(0, min(len(ranked), len(seconds) - 1))]
 
 
+def decide_at_random(llm: SwiftLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_module, "worth_verifying", some_at_random)
+    monkeypatch.setattr(policy_module, "LEAST_CHANCE", -1e9)  # however little it may be worth
+    monkeypatch.setattr(llm.engine._policy, "__class__", AtRandom)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_each_way_alone_and_in_a_batch(llm: SwiftLLM, sampling: dict[str, Any], mode: str) -> None:
     plain = [out.token_ids for out in llm.generate(prompts(), params("off", **sampling))]
@@ -95,8 +101,7 @@ def test_a_policy_that_decides_by_chance(
     llm: SwiftLLM, sampling: dict[str, Any], mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = [out.token_ids for out in llm.generate(prompts(), params("off", **sampling))]
-    monkeypatch.setattr(policy_module, "worth_verifying", some_at_random)
-    monkeypatch.setattr(llm.engine._policy, "__class__", AtRandom)
+    decide_at_random(llm, monkeypatch)
     drafted: set[str] = set()
     for _ in range(2):
         together = llm.generate(prompts(), params(mode, **sampling))
@@ -114,8 +119,7 @@ def test_drafters_by_chance_in_one_batch(
     """Beside those that no policy decides."""
     modes = ["off", *MODES, "fixed", "similarity"]
     [plain] = llm.generate([prompts()[3]], params("off", **sampling))
-    monkeypatch.setattr(policy_module, "worth_verifying", some_at_random)
-    monkeypatch.setattr(llm.engine._policy, "__class__", AtRandom)
+    decide_at_random(llm, monkeypatch)
     outputs = llm.generate([prompts()[3]] * len(modes), [params(mode, **sampling) for mode in modes])
     assert [out.token_ids for out in outputs] == [plain.token_ids] * len(modes)
 
@@ -123,8 +127,7 @@ def test_drafters_by_chance_in_one_batch(
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_no_more_is_drafted_than_the_request_allows(llm: SwiftLLM, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Siblings are drafted tokens, too."""
-    monkeypatch.setattr(policy_module, "worth_verifying", some_at_random)
-    monkeypatch.setattr(llm.engine._policy, "__class__", AtRandom)
+    decide_at_random(llm, monkeypatch)
     [out] = llm.generate([prompts()[3]], params("auto", max_draft_tokens=most))
     assert out.stats.draft_tokens <= most * out.stats.rounds
     assert (out.stats.draft_tokens > 0) == (most > 0)
@@ -142,8 +145,7 @@ def test_by_rejection_greedy_answers_are_the_same(tiny_model: Callable[[str], Pa
 
 def test_figures_of_drafters_add_up(llm: SwiftLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accepted tokens are those of the answer that a drafter proposed; all others are verified ones."""
-    monkeypatch.setattr(policy_module, "worth_verifying", some_at_random)
-    monkeypatch.setattr(llm.engine._policy, "__class__", AtRandom)
+    decide_at_random(llm, monkeypatch)
     for out in llm.generate(prompts(), params("auto")):
         stats = out.stats
         assert sum(stats.drafted.values()) == stats.draft_tokens
