@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 SECONDS = 30.0
 CONTEXT, VOCABULARY = 256, 64
-LIMITS = Limits(vocab_size=VOCABULARY, context_length=CONTEXT, cache_capacity=8 * CONTEXT, max_draft_tokens=5)
+LIMITS = Limits(vocab_size=VOCABULARY, context_length=CONTEXT, cache_capacity=8 * CONTEXT, max_draft_tokens=15)
 REASONS = {"stop", "length", "timeout"}
 # What only a bug of ours would let through.
 NOT_TYPED = re.compile(r"internal error|Traceback|^At:|\.py\b|engine has", re.MULTILINE)
@@ -150,7 +150,7 @@ RIGHT: dict[str, Any] = {
     "stop": words | st.lists(words, max_size=3),
     "stop_token_ids": st.lists(ids, max_size=3),
     "speculation": st.sampled_from(SPECULATION_MODES),
-    "max_draft_tokens": st.integers(0, 5),
+    "max_draft_tokens": st.integers(0, 15),
     "timeout_ms": st.integers(1, 2**31 - 1),
 }
 
@@ -172,7 +172,7 @@ NEARLY_RIGHT: dict[str, Any] = {
     "bad_words": st.lists(words | surrogates | st.just(""), min_size=1, max_size=2),
     "stop_token_ids": st.lists(ids | st.sampled_from([-1, VOCABULARY, 2**31, 0.5, "1", True]), max_size=2),
     "logit_bias": st.dictionaries(st.sampled_from(["0", "-1", str(VOCABULARY), "1.5", "x"]), st.floats(-101, 101)),
-    "max_draft_tokens": st.integers(5, 6),
+    "max_draft_tokens": st.integers(15, 16),
 }
 
 
