@@ -17,7 +17,8 @@ from swift_backend.engine import Engine
 from swift_backend.errors import InvalidRequest
 from swift_backend.params import SamplingParams
 from swift_backend.request_keys import is_text
-from swift_backend.sequence import Output, Request, RequestStats, TokenLogprob
+from swift_backend.request_stats import RequestStats
+from swift_backend.sequence import Output, Request, TokenLogprob
 
 Prompt = str | list[int]
 UNBOUNDED = 2**31 - 1

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from swift_backend.sequence import Request, RequestStats, Round, Sequence
+from swift_backend.request_stats import RequestStats, Round
+from swift_backend.sequence import Request, Sequence
 
 
 @dataclass(frozen=True, slots=True)

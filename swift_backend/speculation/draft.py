@@ -8,8 +8,8 @@ from typing import Protocol
 
 import torch
 
+from swift_backend.request_stats import VERIFIED, Round
 from swift_backend.scheduler import Work
-from swift_backend.sequence import VERIFIED, Round
 
 LAYER_SKIP, NGRAM, SIBLING, OTHER = "layer_skip", "ngram", "sibling", "other"
 

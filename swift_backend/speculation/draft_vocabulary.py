@@ -29,17 +29,17 @@ class TokenCounts:
     def __init__(self) -> None:
         self.noted = 0.0
         self.total = 0.0
-        self._counts: Counter[int] = Counter()
+        self._counts: dict[int, float] = {}
 
     def note(self, prompt: Iterable[int], answer: Iterable[int]) -> None:
         """Count the tokens of a request."""
         for weight, tokens in ((PROMPT_WEIGHT, prompt), (1.0, answer)):
             for token, count in Counter(tokens).items():
-                self._counts[token] += weight * count  # type: ignore[assignment]
+                self._counts[token] = self._counts.get(token, 0.0) + weight * count
                 self.total += weight * count
                 self.noted += weight * count
         if self.total > MOST_COUNTED:
-            self._counts = Counter({token: count / 2 for token, count in self._counts.items()})  # type: ignore[misc]
+            self._counts = {token: count / 2 for token, count in self._counts.items()}
             self.total /= 2
 
     def likeliest(self, size: int, always: Iterable[int], vocab_size: int) -> list[int]:
@@ -48,7 +48,7 @@ class TokenCounts:
         Byte-pair vocabularies are in the order of their merges, so that the first ones are frequent in general.
         """
         chosen = dict.fromkeys(always)
-        for token, _ in sorted(self._counts.items(), key=lambda one: (-one[1], one[0])):
+        for token, _ in self._ranked():
             if len(chosen) >= size:
                 break
             if token < vocab_size:  # a file may be of another model
@@ -59,14 +59,18 @@ class TokenCounts:
             token += 1
         return list(chosen)
 
+    def _ranked(self) -> list[tuple[int, float]]:
+        """Tokens and their counts, the most frequent first, of equal ones the lowest."""
+        return sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))
+
     def merge(self, other: TokenCounts) -> None:
         """Take over what another process has counted, where nothing is known yet."""
         if not self.total:
-            self._counts, self.total = Counter(other._counts), other.total
+            self._counts, self.total = dict(other._counts), other.total
 
     def to_content(self) -> list[list[float]]:
         """For a JSON document: tokens and their counts."""
-        return [[token, round(count, 1)] for token, count in self._counts.most_common(MOST_TOKENS)]
+        return [[token, round(count, 1)] for token, count in self._ranked()[:MOST_TOKENS]]
 
     @classmethod
     def from_content(cls, content: Any) -> TokenCounts:

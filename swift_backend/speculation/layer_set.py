@@ -24,15 +24,20 @@ class LayerSet:
         return cls(num_layers, mask)
 
     @classmethod
+    def most_frequent(cls, sets: Iterable[LayerSet]) -> LayerSet:
+        """The set that most of several have, the first of those that equally many have."""
+        [(one, _)] = Counter(sets).most_common(1)
+        return one
+
+    @classmethod
     def common(cls, sets: Sequence[LayerSet]) -> LayerSet:
         """One set for several sequences: that of half of them, the first of two such.
 
         Where no set has so many, what most of them skip, as much as theirs are large on average; ties go to the lower
         sublayer. Nobody has chosen that set, and nothing is known of it.
         """
-        first = sets[0]
-        [(most_frequent, count)] = Counter(sets).most_common(1)
-        if 2 * count >= len(sets):
+        first, most_frequent = sets[0], cls.most_frequent(sets)
+        if 2 * sets.count(most_frequent) >= len(sets):
             return most_frequent
         votes = [sum(not one.keeps(sublayer) for one in sets) for sublayer in range(2 * first.num_layers)]
         size = round(sum(votes) / len(sets))

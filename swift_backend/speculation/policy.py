@@ -10,7 +10,6 @@ the text costs no pass. Nothing of this changes which tokens come out.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from time import perf_counter
@@ -26,7 +25,7 @@ from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.making import Making, Offer, Step, comb
 from swift_backend.speculation.ngram_store import NgramStore
 from swift_backend.speculation.prices import Prices
-from swift_backend.speculation.row_choice import Candidate, worth_verifying
+from swift_backend.speculation.row_choice import Candidate, most_worthwhile, worth_verifying
 from swift_backend.speculation.set_odds import Odds
 
 NGRAM_MODES, LAYER_MODES = ("auto", "ngram"), ("auto", "skip")
@@ -145,7 +144,7 @@ class Policy:
         active: list[Making] = []
         seconds = 0.0
         if eligible:
-            layer_set = most_frequent_set(eligible)
+            layer_set = LayerSet.most_frequent(making.sequence.layer_set for making in eligible)
             offers = [self._offer(making, layer_set.skip_mask, step, len(eligible)) for making in eligible]
             chosen = self._worth_a_pass(offers, layer_set.skip_mask, step)
             paying = {offer.making.owner for offer in chosen}
@@ -202,13 +201,10 @@ class Policy:
     def _worth_a_pass(self, offers: Seq[Offer], skip_mask: int, step: Step) -> list[Offer]:
         """Those that bring more than a pass for them takes, together."""
         ranked = sorted(offers, key=lambda offer: -offer.gain)
-        best, count, gained = 0.0, 0, 0.0
-        for k, offer in enumerate(ranked, 1):
-            gained += offer.gain
-            value = gained - step.price * self._prices.draft(k, k, step.context, skip_mask)
-            if value > best:
-                best, count = value, k
-        return ranked[:count]
+        gains = (offer.gain for offer in ranked)
+        return ranked[
+            : most_worthwhile(gains, lambda k: step.price * self._prices.draft(k, k, step.context, skip_mask))
+        ]
 
     def _trials(self, offers: Seq[Offer], paying: Collection[int], skip_mask: int, step: Step) -> list[Offer]:
         """Those whose drafts should be tried again though they do not seem to pay; none where they could not.
@@ -273,10 +269,3 @@ class Policy:
             drafts[making.owner] = comb(making.path, by_owner[making.owner])
             if step.only_decoding:  # a prompt's chunk would make drafts look cheap
                 making.state.cost = (full[len(chosen)] + passes) / full[0]
-
-
-def most_frequent_set(makings: Seq[Making]) -> LayerSet:
-    """The set that most of them have, the first of several such: one of which something is known."""
-    sets = Counter(making.sequence.layer_set for making in makings)
-    [(layer_set, _)] = sets.most_common(1)
-    return layer_set

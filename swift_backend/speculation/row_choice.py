@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -31,10 +32,16 @@ def worth_verifying(candidates: Seq[Candidate], seconds: Seq[float], price: floa
     first where they are equally so.
     """
     ranked = sorted(candidates, key=lambda one: (-one.chance, one.depth, one.sibling))[: len(seconds) - 1]
+    count = most_worthwhile((one.chance for one in ranked), lambda k: price * (seconds[k] - seconds[0]))
+    return ranked[:count]
+
+
+def most_worthwhile(gains: Iterable[float], cost: Callable[[int], float]) -> int:
+    """How many of the gains, the highest first, are most above the cost of taking so many; 0 where none is."""
     best, count, gained = 0.0, 0, 0.0
-    for k, one in enumerate(ranked, 1):
-        gained += one.chance
-        value = gained - price * (seconds[k] - seconds[0])
+    for k, gain in enumerate(gains, 1):
+        gained += gain
+        value = gained - cost(k)
         if value > best:
             best, count = value, k
-    return ranked[:count]
+    return count

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_the_answers_are_those_without_drafts(
     plain = llm.generate(prompts(), params)
     answers = {tuple(prompt): out.token_ids for prompt, out in zip(prompts(), plain, strict=True)}
     monkeypatch.setattr(llm.engine, "_drafter", CombDrafter(answers))
-    drafted = SamplingParams(**{**vars_of(params), "speculation": "fixed", "max_draft_tokens": 12})
+    drafted = replace(params, speculation="fixed", max_draft_tokens=12)
     for _ in range(3):
         together = llm.generate(prompts(), drafted)
         alone = [llm.generate([prompt], drafted)[0] for prompt in prompts()]
@@ -95,23 +96,15 @@ def test_the_answers_are_those_without_drafts(
                 assert out.stats.provenance.count("sibling") == out.stats.accepted["sibling"]
 
 
-def vars_of(params: SamplingParams) -> dict[str, Any]:
-    return {name: getattr(params, name) for name in params.__dataclass_fields__}
-
-
-@pytest.fixture(params=["coupled", "rejection"])
-def greedy_rule(request: pytest.FixtureRequest) -> Iterator[str]:
-    yield request.param
-
-
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
 def test_greedy_answers_by_either_rule(
-    tiny_model: Callable[[str], Path], greedy_rule: str, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Callable[[str], Path], acceptance: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm = load(tiny_model("llama"), acceptance=greedy_rule)
+    llm = load(tiny_model("llama"), acceptance=acceptance)
     params = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True, speculation="off")
     [plain] = llm.generate([prompts()[1]], params)
     monkeypatch.setattr(llm.engine, "_drafter", CombDrafter({tuple(prompts()[1]): plain.token_ids}))
-    [out] = llm.generate([prompts()[1]], SamplingParams(**{**vars_of(params), "speculation": "fixed"}))
+    [out] = llm.generate([prompts()[1]], replace(params, speculation="fixed"))
     assert out.token_ids == plain.token_ids
     assert out.stats.accepted["sibling"] > 0
 

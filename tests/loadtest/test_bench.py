@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.bench import compare
 from swift_backend.llm import Completion
-from swift_backend.sequence import RequestStats
+from swift_backend.request_stats import RequestStats
 
 
 def answer(ids: list[int], seconds: float, **stats: int) -> Completion:

@@ -12,7 +12,7 @@ import pytest
 from loadtest import speedup
 from loadtest.speedup import Prompt, Tally, alternating, main
 from swift_backend import Completion
-from swift_backend.sequence import RequestStats
+from swift_backend.request_stats import RequestStats
 
 # ../shared/CONTRACT.md, "Benchmarks".
 ROW = {

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from swift_backend.sequence import Output, RequestStats, TokenLogprob
+from swift_backend.request_stats import RequestStats
+from swift_backend.sequence import Output, TokenLogprob
 from swift_backend.serving.answer import input_id_arrays, logprobs_json, merge, output_arrays, stop_arrays
 
 DATATYPES = {

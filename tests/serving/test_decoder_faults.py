@@ -15,7 +15,8 @@ from swift_backend.config import EngineConfig
 from swift_backend.errors import EngineFailure, InvalidRequest, Unavailable
 from swift_backend.metric_families import OUTCOMES
 from swift_backend.metrics import RequestReport, StepReport
-from swift_backend.sequence import Request, RequestStats
+from swift_backend.request_stats import RequestStats
+from swift_backend.sequence import Request
 from swift_backend.serving import decoder_model
 from swift_backend.serving.decoder_model import DRAIN_SECONDS, TritonPythonModel
 from tests.serving.fake_engine import FakeEngine, arguments, ended, engine_of, eventually

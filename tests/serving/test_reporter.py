@@ -12,7 +12,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 
 from swift_backend.metrics import RequestReport, StepReport
-from swift_backend.sequence import RequestStats
+from swift_backend.request_stats import RequestStats
 from swift_backend.serving.reporter import Reporter
 
 STATS = RequestStats(

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from swift_backend.errors import EngineFailure, InvalidRequest, SwiftError
-from swift_backend.sequence import Output, RequestStats
+from swift_backend.request_stats import RequestStats
+from swift_backend.sequence import Output
 from swift_backend.serving.reply import Reply
 from swift_backend.serving.responder import POLL_SECONDS, Responder
 

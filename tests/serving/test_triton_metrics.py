@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swift_backend.metric_families import FAMILIES, OUTCOMES
 from swift_backend.metrics import RequestReport, StepReport
-from swift_backend.sequence import RequestStats
+from swift_backend.request_stats import RequestStats
 from swift_backend.serving.triton_metrics import TritonMetrics
 from swift_backend.speculation.draft import Draft
 

@@ -36,6 +36,7 @@ LEVELS = [
     {"processors", "filters", "noise"},
     {
         "sequence",
+        "request_stats",
         "params",
         "request_keys",
         "config",

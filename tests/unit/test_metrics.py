@@ -16,7 +16,8 @@ from swift_backend.metrics import (
     observations,
 )
 from swift_backend.params import SamplingParams
-from swift_backend.sequence import Request, RequestStats, Sequence
+from swift_backend.request_stats import RequestStats
+from swift_backend.sequence import Request, Sequence
 from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, SIBLING, Draft
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swift_backend.sequence import VERIFIED
+from swift_backend.request_stats import VERIFIED
 from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, OTHER, SIBLING, Draft, Guess
 
 COMB = Draft((5, 6, 7, 16, 0), (-1, 0, 1, 0, 2), (NGRAM, LAYER_SKIP, LAYER_SKIP, SIBLING, SIBLING))
