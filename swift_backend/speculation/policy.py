@@ -212,10 +212,8 @@ class Policy:
         paying: who drafts anyway, which makes a trial cheap.
         """
         due = [
-            Offer(
-                making, making.weight * OPTIMISM - making.row(step) - making.found_worth(step.row) - making.draw(step)
-            )
-            for making in (offer.making for offer in offers)
+            Offer(making, making.weight * OPTIMISM - row - making.found_worth(row) - making.draw(step))
+            for making, row in ((offer.making, offer.making.row(step)) for offer in offers)
             if making.owner not in paying and making.state.trial_due
         ]
         if not due:
