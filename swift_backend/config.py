@@ -43,6 +43,8 @@ class EngineConfig:
         no controller decides is 5, the guide's.
     limit_drafts: while several requests run, draft only as far as that brings more tokens per second, by the measured
         costs of passes; false is for experiments. auto, skip and ngram always do.
+    siblings: where a drafted token of auto or skip is unsure, alternatives are verified beside it if that pays; false
+        is for experiments.
     draft_vocabulary: how many tokens the draft passes of auto and skip score, the likeliest ones by the traffic so far;
         0 for all. It takes a copy of as many rows of the head. None is an eighth of the vocabulary, or 16384.
     ngram_store_tokens: how many tokens of finished requests are kept to find drafts in, beside a request's own text.
@@ -71,6 +73,7 @@ class EngineConfig:
     threads: int | None = None
     max_draft_tokens: int = 15
     limit_drafts: bool = True
+    siblings: bool = True
     draft_vocabulary: int | None = None
     ngram_store_tokens: int = 0
     layer_sets: str | None = None

@@ -88,7 +88,8 @@ class Engine:
         size = draft_vocabulary_size(shape.vocab_size, config.draft_vocabulary) if coupled else 0
         self._draft_head = DraftHead(passes, self.runner, self.costs, self._layers.pool.tokens, size, self._eos_ids)
         draw_cost, odds = DrawCost(), PoolOdds(self._layers.pool)
-        self._policy = Policy(passes, Prices(self.costs), odds, draw_cost, config.ngram_store_tokens)
+        prices, stored = Prices(self.costs), config.ngram_store_tokens
+        self._policy = Policy(passes, prices, odds, draw_cost, stored, siblings=config.siblings)
         self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), NgramDrafter())
         self._starter = Starter(config, limits, self.tokenizer, self._policy.new_state)
         self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure, draw_cost)

@@ -24,11 +24,12 @@ from swift_backend.speculation.corpus import Corpus, Text
 from swift_backend.speculation.offline import OfflineSearch, Scored
 from swift_backend.speculation.pool import SHIPPED, Pool, save_pool
 from swift_backend.speculation.pool_entries import Arm
+from swift_backend.speculation.portfolio import portfolio
 from swift_backend.text import dataset
 from swift_backend.text.dataset import Row
 
-# One for all traffic, and the next best, which may suit some of it better.
-MOST_SETS = 4
+# One for all traffic, and those that suit some of it better.
+MOST_SETS = 8
 # Sets that are tried together, which share what they do alike.
 TOGETHER = 6
 # Prompts that are answered together.
@@ -102,25 +103,56 @@ def _answers(llm: SwiftLLM, prompts: Sequence[list[int]], tokens: int, progress:
 def find_sets(
     search: OfflineSearch, corpus: Corpus, most_skipped: float, exchanges: int, progress: Progress
 ) -> list[Scored]:
-    """The fastest set for all texts, and those that come next."""
-    trellis = search.trellis(corpus.texts, most_skipped)
-    task = progress.add_task("paths", total=trellis.num_sublayers)
+    """The fastest set for all texts, and then those that serve some kinds of text, that is categories, better."""
+    kinds = list(by_category(corpus).values())
+    whole = _paths(search, corpus.texts, most_skipped, progress, "all")
+    best = max(whole, key=_speed_up)
+    task = progress.add_task("exchanges", total=exchanges)
+    for _ in range(exchanges):
+        best = search.exchange(best, corpus.texts)
+        progress.update(task, advance=1, description=f"exchanges: {_in_short(best)}")
+    candidates = [best, *sorted(whole, key=_speed_up, reverse=True)[:MOST_SETS]]
+    for texts in kinds if len(kinds) > 1 else ():
+        candidates.append(max(_paths(search, texts, most_skipped, progress, texts[0].category), key=_speed_up))
+    masks = list(dict.fromkeys(one.layer_set.skip_mask for one in candidates))
+    task = progress.add_task("kinds of text", total=len(kinds))
+    by_kind: list[list[Scored]] = []
+    for texts in kinds:
+        by_kind.append(_score(search, masks, texts))
+        progress.advance(task)
+    speed_ups = {mask: [scored[i].speed_up for scored in by_kind] for i, mask in enumerate(masks)}
+    chosen = portfolio(speed_ups, best.layer_set.skip_mask, MOST_SETS)
+    return [best, *_score(search, chosen[1:], corpus.texts)]
+
+
+def _paths(
+    search: OfflineSearch, texts: Sequence[Text], most_skipped: float, progress: Progress, name: str
+) -> list[Scored]:
+    """What a trellis over these texts leaves out, at each share of the time, and how fast that is on them."""
+    trellis = search.trellis(texts, most_skipped)
+    task = progress.add_task(name, total=2 * trellis.num_sublayers)
     while not trellis.done:
         trellis.step()
         progress.advance(task)
     if not trellis.masks:
         raise InvalidRequest("most_skipped", "most_skipped leaves no sublayer of this model to be skipped")
-    task = progress.add_task("layer sets", total=len(trellis.masks) + exchanges)
-    found: list[Scored] = []
-    for begin in range(0, len(trellis.masks), TOGETHER):
-        found += search.score(trellis.masks[begin : begin + TOGETHER], search.positions)
-        best = max(found, key=lambda scored: scored.speed_up)
-        progress.update(task, completed=len(found), description=f"c {best.draft_ratio:.2f}: {best.speed_up:.2f}x")
-    for _ in range(exchanges):
-        best = search.exchange(best, corpus.texts)
-        progress.update(task, advance=1, description=f"c {best.draft_ratio:.2f}: {best.speed_up:.2f}x")
-    others = sorted(found, key=lambda scored: -scored.speed_up)
-    return [best, *(one for one in others if one.layer_set != best.layer_set)][:MOST_SETS]
+    found = _score(search, trellis.masks, texts)
+    best = max(found, key=_speed_up)
+    progress.update(task, completed=2 * trellis.num_sublayers, description=f"{name}: {_in_short(best)}")
+    return found
+
+
+def _score(search: OfflineSearch, masks: Sequence[int], texts: Sequence[Text]) -> list[Scored]:
+    parts = [masks[begin : begin + TOGETHER] for begin in range(0, len(masks), TOGETHER)]
+    return [one for part in parts for one in search.score(part, search.positions, texts)]
+
+
+def _speed_up(scored: Scored) -> float:
+    return scored.speed_up
+
+
+def _in_short(scored: Scored) -> str:
+    return f"c {scored.draft_ratio:.2f}: {scored.speed_up:.2f}x"
 
 
 def make_pool(corpus: Corpus, found: Sequence[Scored], tokens: int) -> Pool:

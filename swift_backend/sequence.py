@@ -110,6 +110,7 @@ class Sequence:
     text_index: Any = None  # speculation.suffix_automaton.SuffixAutomaton of the tokens, where they are looked up
     profile: torch.Tensor | None = None  # speculation.similarity.Profile of profile_tokens of the prompt
     profile_tokens: int = 0
+    recent_profile: torch.Tensor | None = None  # the same of the latest tokens, where they were looked at
     reused_tokens: int = 0  # of the prompt, from the cache
     paused: bool = False  # its reader lags behind
     cumulative_logprob: float = 0.0

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+import torch
+
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.cost_model import CostModel
 from swift_backend.speculation.draft import Draft
@@ -24,6 +26,10 @@ from swift_backend.speculation.similarity import (
 # Ways of speculating that learn from what others drafted, and that try sets of their own.
 POOLED = ("auto", "skip")
 SEARCHING = (*POOLED, "search")
+# After so many rounds its latest token is looked at on its way through a full pass: texts change.
+LOOK_EVERY = 64
+# How much that says against what was seen before.
+LOOK_RATE = 0.3
 # A request whose drafts do not pay earns this share of the time for trying other sets, which may.
 UNUSED = 0.1
 WITHOUT_LAYERS = ("off", "ngram")
@@ -75,18 +81,23 @@ class LayerChooser:
         wanted: list[tuple[Sequence, int]] = []
         start = 0
         for sequence, count in rows:
-            if _wants_layer_set(sequence):
-                ranges.append((start, start + count))
-                wanted.append((sequence, count))
+            seen = count if _wants_layer_set(sequence) else int(_may_be_looked_at(sequence))
+            if seen:
+                ranges.append((start, start + seen))
+                wanted.append((sequence, seen))
             start += count
         return Watch(LayerSimilarity(ranges), wanted) if wanted else None
 
     def note(self, watch: Watch, complete: Seq[Sequence]) -> None:
         """Add what was seen to each prompt, and choose for those that are complete with this pass.
 
+        Of a text that is being written, what was seen lately speaks for a set to be tried.
         Mutates the sequences' profiles and, at the prompt's end, their layer sets.
         """
         for (sequence, count), profile in zip(watch.rows, watch.seen.profiles(), strict=True):
+            if not _wants_layer_set(sequence):
+                self._look(sequence, profile)
+                continue
             sequence.note_profile(profile, count)
             if any(sequence is one for one in complete):
                 self._give(sequence, self.choose(sequence))
@@ -101,7 +112,7 @@ class LayerChooser:
         if mode == "search":
             known = self.pool.suggest(profile.values, self._value(len(sequence.tokens), mode))
             self.search.begin_with(self.guide.layers(profile).skip_mask if known is None else known)
-            return self.search.layer_set
+            return self.search.layer_set if known is None else self._set(known)
         if mode in POOLED:
             return self._pooled(profile, len(sequence.tokens))
         return self.guide.layers(profile) if mode == "fixed" else self.guide.sublayers(profile)
@@ -130,15 +141,13 @@ class LayerChooser:
         mode = sequence.params.speculation
         if mode not in SEARCHING:
             return 0.0
-        before = self.search.incumbent
         worth = 1.0 if sequence.drafting is None or sequence.drafting.drafting else UNUSED
         spent = self.search.round_done(sequence, worth * seconds)
         sequence.search_seconds += spent
-        if self.search.incumbent != before and self.search.incumbent is not None:
-            self.pool.add(self.search.incumbent, "search")
-        if mode == "search" and self.search.incumbent != before:
+        if self.search.better is not None:
+            self.pool.add(self.search.better, "search")
             sequence.mixed_sets = True
-            self._give(sequence, self.search.layer_set)
+            self._give(sequence, self._set(self.search.better))
         return spent
 
     def ended(self, sequence: Sequence) -> None:
@@ -157,6 +166,13 @@ class LayerChooser:
         if layer_set is not None:
             head = self._head_share(sequence.params.speculation)
             sequence.draft_cost_ratio = self.costs.draft_ratio(layer_set, len(sequence.tokens), head)
+
+    def _look(self, sequence: Sequence, profile: torch.Tensor) -> None:
+        known = sequence.profile if sequence.recent_profile is None else sequence.recent_profile
+        if known is not None:
+            profile = known + LOOK_RATE * (profile - known)
+        sequence.recent_profile = profile
+        self.search.suggest(self._knapsack.choose(Profile(profile).sublayers, len(sequence.tokens)).skip_mask)
 
     def _pooled(self, profile: Profile, context: int) -> LayerSet | None:
         """What the pool speaks for, which begins with the guide's set; a knapsack has to win a race first."""
@@ -182,3 +198,9 @@ class LayerChooser:
 
 def _wants_layer_set(sequence: Sequence) -> bool:
     return sequence.layer_set is None and sequence.params.speculation not in WITHOUT_LAYERS
+
+
+def _may_be_looked_at(sequence: Sequence) -> bool:
+    """Its first row is of a token that stands, the others may be drafts that do not."""
+    searching = sequence.params.speculation in SEARCHING and sequence.layer_set is not None
+    return searching and sequence.rounds % LOOK_EVERY == LOOK_EVERY - 1

@@ -52,11 +52,21 @@ class Policy:
     """Drafts for the sequences that have a DraftingState."""
 
     def __init__(
-        self, passes: DraftPasses, prices: Prices, odds: Odds, draw_cost: DrawCost, stored_tokens: int = 0
+        self,
+        passes: DraftPasses,
+        prices: Prices,
+        odds: Odds,
+        draw_cost: DrawCost,
+        stored_tokens: int = 0,
+        siblings: bool = True,
     ) -> None:
-        """draw_cost: of rows with a temperature. stored_tokens: of finished requests, whose n-grams are known, too."""
+        """draw_cost: of rows with a temperature. stored_tokens: of finished requests, whose n-grams are known, too.
+
+        siblings: whether drafts may have alternatives beside their tokens.
+        """
         self._passes, self._prices, self._odds, self._draw_cost = passes, prices, odds, draw_cost
         self._store = NgramStore(stored_tokens)
+        self._siblings = siblings
         self._ranks = RankChances()
         self._matches = no_matches()
 
@@ -153,7 +163,8 @@ class Policy:
                 offer.making.take_found(offer.extends)
             active = [offer.making for offer in chosen]
         while active:
-            said = self._passes.extend([making.path for making in active], layer_set, FAVOURITES, short=True)
+            favourites = FAVOURITES if self._siblings else 1
+            said = self._passes.extend([making.path for making in active], layer_set, favourites, short=True)
             seconds += self._prices.draft(len(active), len(active), step.context, layer_set.skip_mask)
             for making, one in zip(active, said, strict=True):
                 self._hear(making, one, layer_set)
@@ -173,7 +184,7 @@ class Policy:
         pass_price += making.draw(step)
         first = state.first.chance(state.expected(skip_mask, lambda: self._odds.first(making.sequence, skip_mask)))
         later = self._odds.later(skip_mask)
-        second = (1 - first) * state.second.chance(SECOND_CHANCE)
+        second = (1 - first) * state.second.chance(SECOND_CHANCE) if self._siblings else 0.0
         reach = making.weight * first
         fresh = reach - row + max(0.0, making.weight * second - row) - found - making.draw(step)
         for _ in range(1, making.work.draft_budget):
@@ -248,7 +259,7 @@ class Policy:
         elif found is not None:
             also, _ = others.get(found[0], (0.0, SIBLING))
             others[found[0]] = max(also, found[1] * (1 - sure)), NGRAM
-        for token, (chance, drafter) in others.items():
+        for token, (chance, drafter) in others.items() if self._siblings else ():
             making.siblings.append(Candidate(reach * chance, making.owner, depth, token, drafter, sibling=True))
         making.chances.append(reach * sure)
         path.append(said)

@@ -37,18 +37,22 @@ LONGEST = 1.5
 GROWING_EVERY = 12
 # … on a text that will go on for so many rounds more than it takes, and so many tokens a round.
 ROUNDS_TO_SPARE, TOKENS_A_ROUND = 4, 2
-# A text that others wait for so many rounds is given up: its reader may have stopped for good.
+# A text, or a set, that others wait for so many rounds is given up: there may be no more of it.
 MOST_WAITED = 256
+# Beside the share over all, which a short answer would have to pay at once: of one request's time at most so much, but
+# for its first trial. Where all answers are short, somebody has to be tried all the same.
+MOST_OF_A_REQUEST = 0.05
 
 
 @dataclass(slots=True)
 class Race:
-    """A candidate against the incumbent: positions that both were tried at, and how often each was right.
+    """A candidate against the set in use: positions that both were tried at, and how often each was right.
 
     differed: how often one of them was and the other was not; only this is a matter of luck.
     """
 
     skip_mask: int
+    incumbent: int
     tried: int = 0
     right: int = 0
     incumbent_right: int = 0
@@ -68,8 +72,10 @@ class Race:
 
 
 class OnlineSearch:
-    """Keeps the best set so far, the incumbent, and tries others against it.
+    """Tries other sets against the incumbent, which is the one that the text at hand is drafted with.
 
+    So each kind of text has its own, as far as the pool knows them apart; a race that began on one kind goes on with
+    the next text of the same set. better: what the latest round found for its text, if anything.
     Candidates are what a trellis over a running text finds, then what is proposed. share: of the time that decoding
     takes. open_sublayers: those that a trellis may leave out; without any there is none. on_trial: told of each set
     that was tried, its right positions and all.
@@ -89,6 +95,7 @@ class OnlineSearch:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.incumbent: int | None = None
+        self.better: int | None = None
         self.seconds = 0.0
         self._runner, self._costs, self._proposals = runner, costs, proposals
         self._most = most_draft_tokens
@@ -102,6 +109,7 @@ class OnlineSearch:
         self._growth: Growth | None = None
         self._grown: deque[int] = deque()
         self._waited = 0
+        self._race_waited = 0
         self._proposed = GROWING_EVERY
 
     @property
@@ -117,21 +125,22 @@ class OnlineSearch:
     def suggest(self, skip_mask: int) -> None:
         """Try this set next, if nothing is being tried and it is another one that leaves something out."""
         if self.incumbent is not None and self._race is None and skip_mask not in (0, self.incumbent):
-            self._race = Race(skip_mask)
+            self._race, self._race_waited = Race(skip_mask, self.incumbent), 0
 
     def round_done(self, sequence: Sequence, seconds: float) -> float:
         """A sequence that takes part has decoded for so long: try something on its text once that is earned.
 
         Returns the seconds that it took; the engine's thread, between two rounds.
         """
-        self._earned += self._share * seconds
-        if self.incumbent is None:
+        self._earn(self._share * seconds, sequence.kv_len)
+        self.better = None
+        if not self._turn_to(sequence):
             return 0.0
         started = self._clock()
         if self._time_to_grow(sequence):
             if not self._grow(sequence):
                 return 0.0
-        elif count := self._affordable(sequence.kv_len):
+        elif count := self._affordable(sequence):
             if self._race is None:  # within the time: a Gaussian process may be asked
                 self.suggest(self._next_candidate())
             if self._race is not None:
@@ -148,6 +157,26 @@ class OnlineSearch:
         if self._growth is not None and self._growth.sequence is sequence:
             self._growth = None
 
+    def _earn(self, seconds: float, context: int) -> None:
+        """What nobody could spend is not spent at once later: a reader would see it."""
+        most = seconds_to_grow(self._costs, context) + self._expected(MOST_POSITIONS, context)
+        self._earned = min(self._earned + seconds, most)
+
+    def _turn_to(self, sequence: Sequence) -> bool:
+        """Make its set the incumbent; False where there is none, or another text's race has to go on first."""
+        if sequence.layer_set is not None and self.incumbent != sequence.layer_set.skip_mask:
+            self._race_waited += 1
+            if self._race is not None and self._race_waited < MOST_WAITED:
+                return False
+            self._race, self.incumbent = None, sequence.layer_set.skip_mask
+        self._race_waited = 0
+        return self.incumbent is not None
+
+    def _bearable(self, sequence: Sequence, seconds: float) -> bool:
+        """Whether a request bears so much more of the search."""
+        lasts = self._costs.seconds(1, sequence.kv_len) * (sequence.num_output_tokens + sequence.remaining)
+        return sequence.search_seconds + seconds <= MOST_OF_A_REQUEST * lasts
+
     def _next_candidate(self) -> int:
         assert self.incumbent is not None
         if self._grown:
@@ -159,9 +188,12 @@ class OnlineSearch:
         """Whether a trellis is due, and this text, or the one that it has begun with, lasts long enough for it."""
         if self._race is not None or self._grown or not self._open or self._proposed < GROWING_EVERY:
             return False
-        rounds = 2 * self._costs.num_layers / steps_at_once(self._costs, len(sequence.tokens)) + ROUNDS_TO_SPARE
+        if self._growth is not None:
+            return True
+        context = len(sequence.tokens)
+        rounds = 2 * self._costs.num_layers / steps_at_once(self._costs, context) + ROUNDS_TO_SPARE
         lasts = sequence.remaining >= TOKENS_A_ROUND * rounds and sequence.kv_len >= POSITIONS
-        return lasts or self._growth is not None
+        return lasts and self._bearable(sequence, seconds_to_grow(self._costs, context))
 
     def _grow(self, sequence: Sequence) -> bool:
         """Go on with the trellis, or begin one once all of it is earned; False where there is nothing to do yet."""
@@ -190,9 +222,9 @@ class OnlineSearch:
 
     def _try(self, sequence: Sequence, race: Race, count: int) -> None:
         """Go on with a race."""
-        assert self.incumbent is not None and sequence.extent is not None
+        assert sequence.extent is not None
         positions = self._positions(sequence, count)
-        masks = [self.incumbent, race.skip_mask]
+        masks = [race.incumbent, race.skip_mask]
         trial = try_sets(self._runner, sequence.extent.start, sequence.tokens, positions, masks)
         race.note(trial)
         for mask, matches in zip(masks, trial.matches, strict=True):
@@ -201,24 +233,27 @@ class OnlineSearch:
 
     def _judge(self, race: Race, context: int) -> None:
         """Promote the candidate, give it up, or try it further."""
-        assert self.incumbent is not None
         tried = race.tried
-        to_beat = self._speed(context, self.incumbent, race.incumbent_right, tried)
+        to_beat = self._speed(context, race.incumbent, race.incumbent_right, tried)
         ahead = self._speed(context, race.skip_mask, race.right, tried) - to_beat
         won = tried >= ENOUGH and self._speed(context, race.skip_mask, race.surely_right, tried) > to_beat
         if won or tried >= MOST_TRIED or (tried >= LEAST_TRIED and ahead < MARGIN):
             self._proposals.note(race.skip_mask, ahead)
-            self.incumbent, self._race = race.skip_mask if won else self.incumbent, None
+            self._race = None
+            if won:
+                self.incumbent = self.better = race.skip_mask
 
     def _speed(self, context: int, skip_mask: int, right: float, tried: int) -> float:
         """Expected tokens per second over plain decoding; below 1 where drafts lose."""
         alpha = (right + PRIOR_ALPHA * PRIOR_WEIGHT) / (tried + PRIOR_WEIGHT)
         return self._costs.drafting_speed(alpha, skip_mask, context, self._most, self._costs.short_head)
 
-    def _affordable(self, length: int) -> int:
-        """At how many positions of a text of this length a trial may be made: none until it is earned."""
-        count = LEAST_POSITIONS
+    def _affordable(self, sequence: Sequence) -> int:
+        """At how many positions of a text a trial may be made: none until it is earned."""
+        count, length = LEAST_POSITIONS, sequence.kv_len
         if length < count or self._earned < self._expected(count, length):
+            return 0
+        if sequence.search_seconds and not self._bearable(sequence, self._expected(count, length)):
             return 0
         longest = LONGEST * self._costs.seconds(1, length)
         while 2 * count <= min(MOST_POSITIONS, length) and self._expected(2 * count, length) <= longest:

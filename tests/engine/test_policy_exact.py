@@ -38,16 +38,17 @@ SHORT_HEAD = {"draft_vocabulary": 16, "ngram_store_tokens": 400}
     params=[
         ("mistral", {}),
         ("llama", SHORT_HEAD),
+        ("llama", {"siblings": False}),
         pytest.param(("qwen3", {}), marks=pytest.mark.slow),
         pytest.param(("mistral", SHORT_HEAD), marks=pytest.mark.slow),
     ],
     ids=lambda param: "-".join([param[0], *param[1]]),
 )
 def llm(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> SwiftLLM:
-    """With a head that knows a quarter of the vocabulary, or the whole one."""
+    """With a head that knows a quarter of the vocabulary, or the whole one; drafts with or without alternatives."""
     family, options = request.param
     made = load(tiny_model(family), prefix_cache=False, limit_drafts=True, search_share=0.2, **options)
-    assert (made.engine._draft_head._passes.short_head is not None) == bool(options)
+    assert (made.engine._draft_head._passes.short_head is not None) == (options == SHORT_HEAD)
     return made
 
 
@@ -108,9 +109,8 @@ def test_a_policy_that_decides_by_chance(
         alone = [llm.generate([prompt], params(mode, **sampling))[0] for prompt in prompts()]
         assert [out.token_ids for out in together] == [out.token_ids for out in alone] == plain
         drafted |= {drafter for out in (*together, *alone) for drafter, count in out.stats.drafted.items() if count}
-    assert drafted == {"auto": {"ngram", "layer_skip", "sibling"}, "skip": {"layer_skip", "sibling"}}.get(
-        mode, {"ngram"}
-    )
+    drafters = {"auto": {"ngram", "layer_skip", "sibling"}, "skip": {"layer_skip", "sibling"}}.get(mode, {"ngram"})
+    assert drafted == (drafters if llm.engine.config.siblings else drafters - {"sibling"})
 
 
 def test_drafters_by_chance_in_one_batch(

@@ -42,8 +42,8 @@ def lasting_environment(lasting_model: Path) -> dict[str, str]:
 def tiny_server(tiny_chat_model: Path) -> Iterator[RunningServer]:
     """float32, so that answers are exact; debug, so that every step checks the engine's invariants.
 
-    One thread: waking a second one costs more than a tiny model's whole pass. limit_drafts off: whether "fixed" drafts in
-    a batch would be the clock's choice, and on a tiny model that is any.
+    One thread: waking a second one costs more than a tiny model's whole pass. limit_drafts off: else "fixed" would
+    draft in a batch by what the clock says, which of a tiny model is anything.
     """
     options = {"MODEL": str(tiny_chat_model), "DTYPE": "float32", "DEBUG": "true", "LIMIT_DRAFTS": "false"}
     environment = {f"SWIFT_{name}": value for name, value in options.items()} | {"OMP_NUM_THREADS": "1"}

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from rich.progress import Progress
 
 from swift_backend import InvalidRequest, SamplingParams, SwiftLLM
 from swift_backend.layer_knowledge import read_layer_sets
 from swift_backend.optimize import find_sets, first_rows, main
 from swift_backend.runner import Runner
-from swift_backend.speculation.corpus import Corpus
+from swift_backend.speculation.corpus import Corpus, Text
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.offline import OfflineSearch, Scored
 from swift_backend.speculation.pool import SHIPPED, Pool
 from swift_backend.speculation.rehearsal import Rehearsal
+from swift_backend.speculation.similarity import Profile
 from swift_backend.text.dataset import Row
 
 ROWS: list[dict[str, Any]] = [
@@ -131,46 +133,70 @@ def assert_records_are_the_evidence(content: Any) -> None:
         assert sum(arm["first"]["drafted"]) > 0
 
 
+# Tokens per second over plain decoding on code, and on prose.
+SPEEDS = {0x4: (1.1, 1.1), 0x8: (1.3, 1.3), 0x20: (1.6, 0.9), 0x40: (0.8, 1.5), 0x80: (1.1, 1.0)}
+
+
 class Found:
-    """A search whose trellis ends with these sets, and that is led to another one by each exchange."""
+    """A search whose trellises end with these sets, and that is led to another one by each exchange."""
 
     positions, num_sublayers = 6, 14
     done = False
 
-    def __init__(self, *speeds: float, exchanged: Scored) -> None:
-        self._found = {1 << 2 + i: scored(1 << 2 + i, speed) for i, speed in enumerate(speeds)}
+    def __init__(self, exchanged: int) -> None:
         self._exchanged = exchanged
         self.starts: list[Scored] = []
+        self.trellises: list[list[str]] = []
 
     @property
     def masks(self) -> list[int]:
-        return list(self._found)
+        return list(SPEEDS)
 
-    def trellis(self, texts: Any, most_skipped: float) -> Found:
+    def trellis(self, texts: list[Text], most_skipped: float) -> Found:
+        self.trellises.append([text.category for text in texts])
+        self.done = False
         return self
 
     def step(self) -> None:
         self.done = True
 
-    def score(self, skips: list[int], positions: int) -> list[Scored]:
-        return [self._found[skip] for skip in skips]
+    def score(self, skips: list[int], positions: int, texts: list[Text]) -> list[Scored]:
+        return [self.scored(skip, {text.category for text in texts}) for skip in skips]
 
-    def exchange(self, start: Scored, texts: Any) -> Scored:
+    def exchange(self, start: Scored, texts: list[Text]) -> Scored:
         self.starts.append(start)
-        return self._exchanged
+        return self.scored(self._exchanged, {text.category for text in texts})
+
+    def scored(self, mask: int, kinds: set[str]) -> Scored:
+        speeds = {**SPEEDS, 0x800: (1.4, 1.3)}[mask]
+        seconds = sum(100 / speed for kind, speed in zip(("code", "prose"), speeds, strict=True) if kind in kinds)
+        return Scored(LayerSet(7, mask), Rehearsal(tokens=100 * len(kinds), rounds=50, time=seconds), 3, 0.5, 0.9)
 
 
-def scored(mask: int, speed: float) -> Scored:
-    return Scored(LayerSet(7, mask), Rehearsal(tokens=100, rounds=50, time=100 / speed), 3, 0.5, 0.9)
+def texts(*categories: str) -> Corpus:
+    profile = Profile(torch.zeros(21))
+    return Corpus(cast(Runner, None), [Text(category, [5, 6], 0, 0, profile) for category in categories])
 
 
-@pytest.mark.parametrize(("exchanged", "rest"), [(0x800, [0x8, 0x20, 0x4]), (0x8, [0x20, 0x4, 0x10])])
-def test_the_fastest_sets_are_found_each_once(exchanged: int, rest: list[int]) -> None:
-    """First what the exchange made of the fastest, which may be that itself."""
-    search = Found(1.1, 1.3, 1.0, 1.2, 0.9, exchanged=scored(exchanged, 1.4))
-    found = find_sets(cast(OfflineSearch, search), Corpus(cast(Runner, None)), 0.5, 2, Progress(disable=True))
-    assert [one.layer_set.skip_mask for one in found] == [exchanged, *rest]
+@pytest.mark.parametrize(
+    ("exchanged", "masks"),
+    # first what the exchange made of the best over all, which may be that itself; then who serves a kind better
+    [(0x800, [0x800, 0x40, 0x20]), (0x8, [0x8, 0x20, 0x40])],
+)
+def test_each_kind_of_text_has_its_set(exchanged: int, masks: list[int]) -> None:
+    search = Found(exchanged)
+    corpus = texts("code", "prose", "code")
+    found = find_sets(cast(OfflineSearch, search), corpus, 0.5, 2, Progress(disable=True))
+    assert [one.layer_set.skip_mask for one in found] == masks
     assert [start.layer_set.skip_mask for start in search.starts] == [0x8, exchanged]
+    assert search.trellises == [["code", "prose", "code"], ["code", "code"], ["prose"]]
+
+
+def test_texts_of_one_kind_have_one_trellis() -> None:
+    search = Found(0x20)
+    found = find_sets(cast(OfflineSearch, search), texts("code", "code"), 0.5, 0, Progress(disable=True))
+    assert [one.layer_set.skip_mask for one in found] == [0x20]
+    assert search.trellises == [["code", "code"]]
 
 
 def test_the_same_prompts_give_the_same_sets(command: Command, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from swift_backend import SamplingParams
 from swift_backend.runner import Runner
 from swift_backend.sequence import Extent, Request, Sequence
 from swift_backend.speculation.cost_model import CostModel, RowCosts
+from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.matchness import Trial
 from swift_backend.speculation.proposals import Proposals
 from swift_backend.speculation.search import OnlineSearch
@@ -88,10 +89,11 @@ def searching(script: Script, proposals: Listed | Proposals, model: CostModel = 
     return made
 
 
-def text(kv_len: int, topic: int = 1, prompt: int | None = None) -> Sequence:
-    """So many tokens in the cache, and the newest."""
+def text(kv_len: int, topic: int = 1, prompt: int | None = None, skip_mask: int | None = None) -> Sequence:
+    """So many tokens in the cache, and the newest; thousands may follow. skip_mask: of the set that it drafts with."""
     tokens = [topic] * (kv_len + 1)
-    made = Sequence(Request("r", tokens[:prompt], SamplingParams(speculation="search"), print), 50, seed=0)
+    made = Sequence(Request("r", tokens[:prompt], SamplingParams(speculation="search"), print), 5000, seed=0)
+    made.layer_set = None if skip_mask is None else LayerSet(LAYERS, skip_mask)
     made.tokens, made.extent = tokens, Extent(START, 512, kv_len)
     return made
 

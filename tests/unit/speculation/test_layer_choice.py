@@ -10,7 +10,7 @@ from swift_backend.sequence import Request, Sequence
 from swift_backend.speculation.cost_model import CostModel, RowCosts
 from swift_backend.speculation.draft import Draft, Guess
 from swift_backend.speculation.knapsack import Knapsack
-from swift_backend.speculation.layer_choice import Guide, LayerChooser, Watch
+from swift_backend.speculation.layer_choice import LOOK_EVERY, LOOK_RATE, POOLED, Guide, LayerChooser, Watch
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.pool import SHIPPED, Pool
 from swift_backend.speculation.similarity import Profile
@@ -25,6 +25,7 @@ class Search:
 
     def __init__(self) -> None:
         self.incumbent: int | None = None
+        self.better: int | None = None
         self.finds: list[int] = []
         self.suggested: list[int] = []
         self.forgotten: list[Sequence] = []
@@ -43,7 +44,7 @@ class Search:
         self.forgotten.append(sequence)
 
     def round_done(self, sequence: Sequence, seconds: float) -> float:
-        self.incumbent = self.finds.pop(0) if self.finds else self.incumbent
+        self.better = self.finds.pop(0) if self.finds else None
         return 0.02 * seconds
 
 
@@ -200,6 +201,18 @@ def test_a_first_request_gets_the_guides_set_and_a_knapsack_has_to_win_a_race() 
     assert len(made.search.suggested) == 1 and made.search.suggested[0] != given.skip_mask  # type: ignore[attr-defined]
 
 
+def test_a_search_goes_on_from_what_did_well_on_prompts_like_its_own() -> None:
+    """And not from where it was with another text."""
+    pool, other = Pool(6), FLAT.flip(0)
+    pool.add(0b1100, SHIPPED), pool.add(0b110000, SHIPPED)
+    for profile, mask in ((FLAT, 0b1100), (other, 0b110000)):
+        pool.remember(profile, mask, 100, 99)
+        pool.remember(profile, 0b111100 ^ mask, 100, 10)
+    made = chooser(pool)
+    found = [made.choose(ready("search", profile)) for profile in (FLAT, other, FLAT)]
+    assert found == [LayerSet(6, 0b1100), LayerSet(6, 0b110000), LayerSet(6, 0b1100)]
+
+
 def test_a_search_begins_with_the_best_that_is_known() -> None:
     pool = Pool(6)
     pool.add(0b1100, SHIPPED), pool.add(0b111100, "search")
@@ -209,16 +222,46 @@ def test_a_search_begins_with_the_best_that_is_known() -> None:
     assert chooser(pool).choose(ready("search")) == LayerSet(6, 0b1100)
 
 
-def test_what_the_search_finds_is_used_from_the_next_round_on() -> None:
+@pytest.mark.parametrize("speculation", ["search", "skip", "auto"])
+def test_what_the_search_finds_is_used_from_the_next_round_on(speculation: str) -> None:
     made = chooser()
-    one = ready("search")
+    one = ready(speculation)
     made._give(one, made.choose(one))
     assert one.layer_set == GUIDE.layers(Profile(FLAT))
     made.search.finds = [0b1100]  # type: ignore[attr-defined]
     assert made.round_done(one, 1.0) == 0.02
     assert one.layer_set == LayerSet(6, 0b1100) and one.search_seconds == 0.02
-    assert [(arm.skip_mask, arm.origin) for arm in made.pool] == [(0b1100, "search")]
-    assert one.draft_cost_ratio == COSTS.draft_ratio(LayerSet(6, 0b1100), 9)
+    assert (0b1100, "search") in [(arm.skip_mask, arm.origin) for arm in made.pool]
+    head = COSTS.short_head if speculation in POOLED else 1.0
+    assert one.draft_cost_ratio == COSTS.draft_ratio(LayerSet(6, 0b1100), 9, head)
+    assert made.round_done(one, 1.0) == 0.02 and one.layer_set == LayerSet(6, 0b1100)
+
+
+@pytest.mark.parametrize(("rounds", "looked"), [(LOOK_EVERY - 2, 0), (LOOK_EVERY - 1, 1), (LOOK_EVERY, 0)])
+def test_now_and_then_a_text_is_looked_at_while_it_is_verified(rounds: int, looked: int) -> None:
+    """Only the row of a token that stands; what changes the states least there is to be tried."""
+    made, one = chooser(), ready("auto", torch.cat((torch.full((12,), 0.9), torch.full((6,), 0.9))))
+    made._give(one, LayerSet(6, 0b1100))
+    made.search.begin_with(0b1100)
+    one.rounds = rounds
+    watch = made.watch([(one, 3)])
+    assert (watch is not None) == looked
+    if watch is not None:
+        see(watch, *[[0.5, 0.1, 0.99, 0.99, 0.1, 0.5]] * 3)
+        assert [count for _, count in watch.rows] == [1]
+        made.note(watch, [one])
+        assert one.layer_set == LayerSet(6, 0b1100) and one.profile_tokens == 9
+        [suggested] = made.search.suggested  # type: ignore[attr-defined]
+        assert suggested >> 5 & 1 and suggested >> 7 & 1 and not suggested >> 3 & 1
+        assert one.recent_profile is not None
+        torch.testing.assert_close(Profile(one.recent_profile).layers[1], torch.tensor(0.9 + LOOK_RATE * (0.1 - 0.9)))
+
+
+@pytest.mark.parametrize("speculation", ["fixed", "similarity", "static", "off", "ngram"])
+def test_who_tries_no_other_sets_is_not_looked_at(speculation: str) -> None:
+    one = ready(speculation)
+    one.layer_set, one.rounds = LayerSet(6, 0b1100), LOOK_EVERY - 1
+    assert chooser().watch([(one, 3)]) is None
 
 
 @pytest.mark.parametrize("speculation", ["fixed", "similarity", "static"])

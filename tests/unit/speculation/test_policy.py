@@ -64,8 +64,8 @@ def costs(per_row: float = 0.05) -> CostModel:
     return CostModel(LAYERS, part, part, NOTHING, NOTHING, per_key=0.0)
 
 
-def policy(model: Model, odds: Odds, per_row: float = 0.05) -> Policy:
-    return Policy(model, Prices(costs(per_row)), odds, DrawCost())  # type: ignore[arg-type]
+def policy(model: Model, odds: Odds, per_row: float = 0.05, *, siblings: bool = True) -> Policy:
+    return Policy(model, Prices(costs(per_row)), odds, DrawCost(), siblings=siblings)  # type: ignore[arg-type]
 
 
 def work(made: Policy, tokens: Seq[int] = (5, 6, 7), mode: str = "auto", budget: int = 8) -> Work:
@@ -106,6 +106,19 @@ def test_an_unsure_token_ends_the_draft_and_its_alternatives_are_verified() -> N
     assert draft.chain == (9, 3)
     assert [draft.token_ids[i] for i, who in enumerate(draft.drafters) if who == SIBLING] == [4, 6]
     assert draft.parents[2:] == (0, 0)
+
+
+def test_without_siblings_there_is_only_the_chain() -> None:
+    """And nobody asks the draft passes for more than their favourite."""
+
+    class Narrow(Model):
+        def extend(self, paths: Seq[Path], layer_set: LayerSet, favourites: int, *, short: bool) -> list[Said]:
+            assert favourites == 1
+            return super().extend(paths, layer_set, favourites, short=short)
+
+    made = policy(Narrow(SURE, ((3,), 0.4)), Odds(0.9, 0.9), siblings=False)
+    [draft] = made.draft([work(made)])
+    assert (draft.token_ids, draft.drafters) == ((9, 3), (LAYER_SKIP,) * 2)
 
 
 def test_broken_logits_of_a_draft_pass_end_it() -> None:

@@ -165,3 +165,32 @@ def test_everything_tried_is_told(script: Script) -> None:
     one = text(200)
     decode(searching(script, Listed(B), on_trial=lambda *what: told.append(what)), one, 1)
     assert told == [(A, 4, 4, one), (B, 0, 4, one)]
+
+
+def test_each_text_has_its_own_set_and_a_race_waits_for_the_next_one_with_it(script: Script) -> None:
+    """Two kinds of text in turn; on one B is better than A, on the other it is worse than C."""
+    script.rates = {1: {A: 0.5, B: 0.9}, 2: {C: 0.9, B: 0.1}}
+    search = searching(script, Listed(B))
+    one, other = text(200, 1, skip_mask=A), text(200, 2, skip_mask=C)
+    found: list[tuple[int, int]] = []
+    for _ in range(60):
+        for topic, sequence in enumerate((one, other), 1):
+            search.round_done(sequence, 0.5)
+            if search.better is not None:
+                found.append((topic, search.better))
+                sequence.layer_set = LayerSet(LAYERS, search.better)
+    assert found == [(1, B)]
+    assert {tuple(skips) for _, skips in script.trials} >= {(A, B), (C, B)}
+    assert not [skips for _, skips in script.trials if skips in ([A, C], [C, A])]
+
+
+def test_a_race_whose_texts_do_not_come_back_is_given_up(script: Script) -> None:
+    script.rates = {1: {A: 0.5, B: 0.6}, 2: {C: 0.5, B: 0.9}}
+    search = searching(script, proposals := Listed(B))
+    decode(search, text(200, 1, skip_mask=A), 3)
+    assert script.candidates == [B] and not proposals.noted
+    other = text(200, 2, skip_mask=C)
+    assert decode(search, other, module.MOST_WAITED - 1) == [0.0] * (module.MOST_WAITED - 1)
+    decode(search, other, 20)
+    assert {tuple(skips) for _, skips in script.trials} == {(A, B), (C, B)}
+    assert all(score > 0 for _, score in proposals.noted), "who was given up is not judged"

@@ -124,3 +124,23 @@ def test_on_a_real_model_it_changes_nothing_in_the_cache(tiny_model: Callable[[s
     assert sum(decode(search, one, 30)) == pytest.approx(search.seconds) and search.seconds > 0
     assert len(told) == 60 and {tried for _, tried in told} == {32} and len({right for right, _ in told}) > 2
     assert all(torch.equal(both, old) for both, old in zip(runner.cache.slots, before, strict=True))
+
+
+def test_what_could_not_be_spent_is_not_spent_at_once_later(script: Script) -> None:
+    """A reader would see a stream of trials that others have earned."""
+    search, nothing_to_try = searching(script, Listed(B, C), costs(0.01)), text(2)
+    decode(search, nothing_to_try, 10_000)
+    assert script.trials == []
+    assert 0 < sum(decode(search, text(200), 100, seconds=0.0)) < 0.3
+
+
+def test_a_short_answer_bears_one_trial_and_a_long_one_its_share(script: Script) -> None:
+    """A plain token takes 14 ms, a trial 60; others have earned more than enough."""
+    for tokens, trials in ((50, 1), (5000, 40)):
+        script.trials.clear()
+        search, one = searching(script, Listed(B, C)), text(200)
+        one.max_tokens = one.num_output_tokens + tokens
+        for _ in range(40):
+            one.search_seconds += search.round_done(one, 1.0)
+        assert len(script.trials) == trials
+        assert one.search_seconds <= max(0.1, module.MOST_OF_A_REQUEST * 0.014 * tokens)
