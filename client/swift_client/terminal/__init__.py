@@ -1,0 +1,1 @@
+"""The commands swift-chat and swift-generate."""

@@ -1,0 +1,1 @@
+"""How bytes get to a server and back."""

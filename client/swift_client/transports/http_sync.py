@@ -1,0 +1,81 @@
+"""HTTP with plain calls: a POST for each stream, answered with events."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections import deque
+
+import httpx
+
+from swift_client.core.errors import Cancelled
+from swift_client.core.http_body import read_answer, read_event
+from swift_client.core.request import InferRequest, Request, Response
+from swift_client.core.sse import EventParser
+from swift_client.transports.answered import Answered
+from swift_client.transports.http_options import build_request, check_answer, client_options, error_of, refusal
+from swift_client.transports.protocol import Exchange, Limits, Settings, WaitIsOver
+
+
+class HttpTransport:
+    """A pool of connections."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client: httpx.Client | None = None
+        self._closed = False
+
+    def open(self, request: Request, limits: Limits) -> Exchange:
+        if self._closed:
+            raise Cancelled("the client is closed")
+        if self._client is None:
+            self._client = httpx.Client(**client_options(self._settings))
+        try:
+            response = self._client.send(build_request(self._client, self._settings, request, limits), stream=True)
+            if isinstance(request, InferRequest) and check_answer(request, response):
+                return _Exchange(response)
+            with contextlib.closing(response):
+                response.read()
+        except httpx.ReadTimeout:
+            raise WaitIsOver from None
+        except (httpx.HTTPError, RuntimeError) as error:
+            raise error_of(error) from None
+        if isinstance(request, InferRequest) or not check_answer(request, response):
+            raise refusal(request, response)
+        return Answered(read_answer(request, response.status_code, response.text))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._client is not None:
+            self._client.close()
+
+
+class _Exchange:
+    """An answer whose head has come; its body is read as it is asked for, and waits in the socket until then."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._body = response.iter_bytes()
+        self._parser = EventParser()
+        self._events: deque[str] = deque()
+
+    def receive(self) -> Response | None:
+        while not self._events:
+            try:
+                data = next(self._body, b"")
+            except httpx.HTTPError as error:
+                raise error_of(error) from None
+            if not data:
+                self._events.extend(self._parser.end())
+                break
+            self._events.extend(self._parser.feed(data))
+        return read_event(self._events.popleft()) if self._events else None
+
+    def abort(self) -> None:
+        """A read that waits in another thread ends when the socket is shut, not when it is closed."""
+        stream = self._response.extensions.get("network_stream")
+        with contextlib.suppress(OSError, AttributeError):
+            stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        self._response.close()
