@@ -24,6 +24,7 @@ from swift_client.core.retry import Retry, may_help
 from swift_client.core.timeout import Deadline, Timeout, next_deadline
 
 _log = logging.getLogger("swift_client")
+_log.addHandler(logging.NullHandler())  # nothing on stderr unless the program asks for it
 
 
 @dataclass(slots=True)
