@@ -29,8 +29,8 @@ def test_a_stream_and_the_whole_are_the_same(backend: Backend, kind: str, prompt
     with driver.stream(**prompt, **FIVE, request_id="mine") as stream:
         assert (stream.finish_reason, stream.text) == (None, "")
         chunks = list(stream)
-    assert [len(chunk.token_ids) for chunk in chunks] == [1] * 5
-    assert [chunk.finish_reason for chunk in chunks] == [None] * 4 + ["length"]
+    assert sum(len(chunk.token_ids) for chunk in chunks) == 5  # a busy server puts several into a chunk
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     result = stream.result()
     assert stream.text == result.text == "".join(chunk.text for chunk in chunks)
     assert stream.token_ids == result.token_ids == words(result.text)
@@ -60,7 +60,7 @@ def test_leaving_early_frees_the_place_within_a_second(backend: Backend, kind: s
             next(stream)
         assert backend.busy() == 1
     assert within(1, lambda: backend.busy() == 0) < 1
-    assert (stream.finish_reason, len(stream.token_ids)) == ("cancelled", 4)
+    assert stream.finish_reason == "cancelled" and 4 <= len(stream.token_ids) < 100
     assert stream.result().text == stream.text
     with pytest.raises(Cancelled, match=r"the stream was closed \(request "):
         next(stream)
@@ -123,8 +123,10 @@ def test_many_streams_at_a_time_on_one_client(backend: Backend, kind: str) -> No
     backend.script([ANSWER])
     driver = backend.driver(kind)
     streams = [driver.stream(**(DOOR if n % 2 else DECODER), **FIVE) for n in range(8)]
-    seen = [[next(stream) for stream in streams] for _ in range(5)]
-    assert [chunk.finish_reason for chunk in seen[-1]] == ["length"] * 8
+    first = [next(stream) for stream in streams]
+    rest = [list(stream) for stream in reversed(streams)]
+    assert [chunk.finish_reason for chunk in first] == [None] * 8
+    assert [chunks[-1].finish_reason for chunks in rest] == ["length"] * 8
     assert len({stream.result().text for stream in streams}) == 1
 
 

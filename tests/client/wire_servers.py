@@ -71,16 +71,18 @@ class Behaviour:
         steps = self.answers[min(len(self.requests), len(self.answers) - 1)]
         self.requests.append({"model": model, "id": request_id, **inputs})
         stopped = self._stopped.setdefault(request_id, threading.Event())
-        for step in steps:
-            if isinstance(step, Pause):
-                stopped.wait(step.seconds)
-            if stopped.is_set():
-                yield fake_response(finish_reason="cancelled")
-                break
-            if not isinstance(step, Pause):
-                yield step
-                self.sent += 1
-        del self._stopped[request_id]
+        try:
+            for step in steps:
+                if isinstance(step, Pause):
+                    stopped.wait(step.seconds)
+                if stopped.is_set():
+                    yield fake_response(finish_reason="cancelled")
+                    return
+                if not isinstance(step, Pause):
+                    yield step
+                    self.sent += 1
+        finally:
+            self._stopped.pop(request_id, None)
 
 
 class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -101,7 +103,7 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     def close(self) -> None:
         self._server.stop(0.2).wait(10)
 
-    def ModelStreamInfer(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:  # noqa: N802
+    def ModelStreamInfer(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
         behaviour = self._behaviour
         behaviour.headers.append({key: value for key, value in context.invocation_metadata()})
         ended = threading.Event()
@@ -124,19 +126,19 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 yield grpc_answer(step)
         ended.set()
 
-    def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ServerLive(self, request: Any, context: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
 
-    def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ServerReady(self, request: Any, context: Any) -> Any:
         return service_pb2.ServerReadyResponse(ready=True)
 
-    def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ModelReady(self, request: Any, context: Any) -> Any:
         return service_pb2.ModelReadyResponse(ready=request.name == "swift")
 
-    def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ServerMetadata(self, request: Any, context: Any) -> Any:
         return service_pb2.ServerMetadataResponse(name="triton", version="2.51.0", extensions=["parameters"])
 
-    def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ModelMetadata(self, request: Any, context: Any) -> Any:
         tensor = service_pb2.ModelMetadataResponse.TensorMetadata(name="input_ids", datatype="INT32", shape=[-1])
         return service_pb2.ModelMetadataResponse(
             name=request.name, platform="ensemble", versions=["1"], inputs=[tensor]
@@ -220,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments: Any) -> None:
         """Nothing."""
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         if self.path == "/metrics":
             self._whole(200, METRICS, "text/plain")
         elif "/ready" in self.path or "/live" in self.path:
@@ -233,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
             facts = {"name": name, "platform": "ensemble", "versions": ["1"], "inputs": [tensor], "outputs": []}
             self._whole(200, json.dumps(facts))
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.its.headers.append({name.lower(): value for name, value in self.headers.items()})
         started, request_id = False, body.pop("id")
@@ -251,6 +253,8 @@ class _Handler(BaseHTTPRequestHandler):
                 started = True
             if not self._send(step.data if isinstance(step, Raw) else event(step)):
                 return
+        if not started:
+            self._head(200, "text/event-stream")
         self._send(b"", last=True)
 
     def _send(self, data: bytes, last: bool = False) -> bool:
