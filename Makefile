@@ -14,7 +14,7 @@ ARGS ?=
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 PIP := $(RUN) pip install --disable-pip-version-check
-STAMP := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml requirements-nodeps.txt | sha256sum | cut -c 1-16)
+STAMP := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml requirements-nodeps.txt client/pyproject.toml | sha256sum | cut -c 1-16)
 # These have the machine to themselves; all others run two at a time.
 ALONE := server or model or gpu
 FAST := not ($(ALONE)) and not slow
@@ -36,7 +36,7 @@ $(STAMP):
 		echo "error: $(PYTHON) has no venv module: on Debian and Ubuntu apt-get install python3-venv" >&2; exit 1; }
 	@$(RUN) pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) -c constraints.txt setuptools torch
-	$(PIP) -c constraints.txt --no-build-isolation -e ".[server,client,loadtest,dev]"
+	$(PIP) -c constraints.txt --no-build-isolation -e ".[server,client,loadtest,dev]" -e ./client
 	$(PIP) --no-deps -r requirements-nodeps.txt
 	@rm -f $(VENV)/.installed-*
 	@touch $@
@@ -60,6 +60,7 @@ lint: $(STAMP) ## ruff, mypy and hadolint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(RUN) mypy $(wildcard swift_backend loadtest)
+	$(RUN) mypy --config-file client/pyproject.toml client/swift_client
 	$(VENV)/bin/hadolint Dockerfile
 
 format: $(STAMP) ## rewrite the code in the house style

@@ -84,6 +84,12 @@ def test_only_serving_knows_triton(path: Path) -> None:
     assert path.is_relative_to(PACKAGE / "serving") or not triton
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_client_is_a_package_apart(path: Path) -> None:
+    """Its own imports: tests/client/test_public_face.py."""
+    assert not {name for name in imported(path) if name.split(".")[0] in ("swift_client", "tritonclient")}
+
+
 def test_public_names_are_sorted_and_there() -> None:
     import swift_backend
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-INPUTS = ("Makefile", "constraints.txt", "pyproject.toml", "requirements-nodeps.txt")
+INPUTS = ("Makefile", "constraints.txt", "pyproject.toml", "requirements-nodeps.txt", "client/pyproject.toml")
 
 
 @pytest.fixture
 def folder(tmp_path):
+    (tmp_path / "client").mkdir()
     for name in INPUTS:
-        shutil.copy(ROOT / name, tmp_path)
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
@@ -70,11 +71,13 @@ def test_a_second_install_does_nothing(folder):
     assert "pip" not in outcome.stdout
 
 
-def test_another_list_of_packages_is_installed_again(folder):
+@pytest.mark.parametrize("name", INPUTS[1:])
+def test_another_list_of_packages_is_installed_again(folder, name):
     pretend_installed(folder)
-    with (folder / "constraints.txt").open("a") as constraints:
-        constraints.write("another==1.0\n")
-    assert "pip install" in make(folder, "-n", "install").stdout
+    with (folder / name).open("a") as packages:
+        packages.write("# another\n")
+    asked = make(folder, "-n", "install").stdout
+    assert "pip install" in asked and "-e ./client" in asked
 
 
 @pytest.mark.parametrize(("target", "file"), [("bench", "loadtest/bench.py"), ("loadtest", "loadtest/sweep.py")])

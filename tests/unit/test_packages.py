@@ -2,11 +2,17 @@
 
 import importlib.metadata as metadata
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -35,7 +41,7 @@ def everything_needed(python: str) -> set[str]:
     """Names, as far as the packages of this environment know them."""
     needed: set[str] = set()
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    todo: list[tuple[str, tuple[str, ...]]] = [("swift-triton", EXTRAS)]
+    todo: list[tuple[str, tuple[str, ...]]] = [("swift-triton", EXTRAS), *needed_by_the_client()]
     while todo:
         name, extras = todo.pop()
         if (name, extras) in seen:
@@ -50,6 +56,18 @@ def everything_needed(python: str) -> set[str]:
                 needed.add(canonicalize_name(requirement.name))
                 todo.append((canonicalize_name(requirement.name), tuple(sorted(requirement.extras))))
     return needed
+
+
+def needed_by_the_client() -> list[tuple[str, tuple[str, ...]]]:
+    """Names and extras, from its own file: it is a package apart."""
+    project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    requirements = [Requirement(one) for one in project["dependencies"]]
+    return [(canonicalize_name(one.name), tuple(sorted(one.extras))) for one in requirements]
+
+
+def test_the_client_needs_neither_torch_nor_the_server():
+    names = {name for name, _ in needed_by_the_client()}
+    assert names == {"anyio", "httpx", "numpy", "rich", "tritonclient", "typing-extensions"}
 
 
 @pytest.mark.parametrize("python", PYTHONS)

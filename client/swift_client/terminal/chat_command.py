@@ -50,7 +50,7 @@ class _Chat:
 
     def run(self, read_line: Callable[[str], str]) -> None:
         """Until the end of the input, or /quit."""
-        self._console.print("/help lists the commands", style="dim")
+        self._console.print("/help lists the commands", style="dim", highlight=False)
         if self._show_drafts:
             self._console.print(LEGEND)
         while (line := self._read(read_line)) is not None:
@@ -70,7 +70,7 @@ class _Chat:
             except EOFError:
                 return None
             except KeyboardInterrupt:
-                self._console.print("\nCtrl-D or /quit leaves", style="dim")
+                self._console.print("\nCtrl-D or /quit leaves", style="dim", highlight=False)
 
     def _say(self, said: str) -> None:
         try:

@@ -9,7 +9,7 @@ from rich.text import Text
 from swift_client.core.results import Chunk
 from swift_client.sync_stream import Stream
 
-DRAFTED, VERIFIED, STATUS = "green", "default", "dim"
+DRAFTED, VERIFIED, STATUS = "green", "", "dim"
 LEGEND = Text.assemble(
     ("drafted", DRAFTED),
     " text came in chunks with accepted drafts, of which all tokens but one had been drafted; ",
