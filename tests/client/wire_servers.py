@@ -90,7 +90,9 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     def __init__(self, behaviour: Behaviour, credentials: Any = None) -> None:
         self._behaviour = behaviour
-        self._server = grpc.server(ThreadPoolExecutor(80), options=[("grpc.so_reuseport", 0)])
+        self._server = grpc.server(
+            ThreadPoolExecutor(80, thread_name_prefix="wire"), options=[("grpc.so_reuseport", 0)]
+        )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
         address = "localhost:0"
         if credentials is None:
@@ -217,6 +219,7 @@ class HttpServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     its: Behaviour
 
     def log_message(self, *arguments: Any) -> None:

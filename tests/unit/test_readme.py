@@ -36,6 +36,6 @@ def test_the_python_example_runs(capsys: pytest.CaptureFixture[str], monkeypatch
     _, *others = SamplingParams.__init__.__defaults__ or ()
     monkeypatch.setattr(SamplingParams.__init__, "__defaults__", (24, *others))
     assert SamplingParams().max_tokens == 24
-    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    [code] = [one for one in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "SwiftLLM" in one]
     exec(compile(code, "README.md", "exec"), {})
     assert "Paris" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections import deque
 
 import httpx
@@ -23,15 +24,13 @@ class HttpTransport:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: httpx.Client | None = None
+        self._first = threading.Lock()
         self._closed = False
 
     def open(self, request: Request, limits: Limits) -> Exchange:
-        if self._closed:
-            raise Cancelled("the client is closed")
-        if self._client is None:
-            self._client = httpx.Client(**client_options(self._settings))
+        client = self._connected()
         try:
-            response = self._client.send(build_request(self._client, self._settings, request, limits), stream=True)
+            response = client.send(build_request(client, self._settings, request, limits), stream=True)
             if isinstance(request, InferRequest) and check_answer(request, response):
                 return _Exchange(response)
             with contextlib.closing(response):
@@ -45,9 +44,19 @@ class HttpTransport:
         return Answered(read_answer(request, response.status_code, response.text))
 
     def close(self) -> None:
-        self._closed = True
-        if self._client is not None:
-            self._client.close()
+        with self._first:
+            self._closed = True
+            if self._client is not None:
+                self._client.close()
+
+    def _connected(self) -> httpx.Client:
+        """Made by the first of any number of threads."""
+        with self._first:
+            if self._closed:
+                raise Cancelled("the client is closed")
+            if self._client is None:
+                self._client = httpx.Client(**client_options(self._settings))
+            return self._client
 
 
 class _Exchange:
