@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from swift_client.async_calls import ask
+from swift_client.async_calls import AsyncCalls
 from swift_client.async_stream import AsyncStream
 from swift_client.core.decoding import decode_stopped
 from swift_client.core.errors import Cancelled
@@ -55,7 +55,7 @@ class AsyncSwiftClient:
         transport: AsyncTransport | None = None,
     ) -> None:
         settings = settings_for(url, headers, tls, timeout.connect, metrics_url)
-        self._transport = transport or async_transport_for(settings)
+        self._calls = AsyncCalls(transport or async_transport_for(settings))
         self._timeout = timeout
         self._retry = retry
         self._models = models
@@ -83,7 +83,7 @@ class AsyncSwiftClient:
         if self._closed:
             raise Cancelled("the client is closed", request_id=request.request_id)
         stop = stop_request(self._models, request.request_id)
-        stream = AsyncStream(self._transport, generation, stop, self._streams.discard)
+        stream = AsyncStream(self._calls, generation, stop, self._streams.discard)
         self._streams.add(stream)
         return stream
 
@@ -94,7 +94,7 @@ class AsyncSwiftClient:
     async def cancel(self, request_id: str) -> bool:
         """Cancel a request by its id, whoever sent it; whether the server knew it."""
         request = stop_request(self._models, request_id)
-        return decode_stopped(await ask(self._transport, request, self._timeout.connect, QUESTION_SECONDS))
+        return decode_stopped(await self._calls.ask(request, self._timeout.connect, QUESTION_SECONDS))
 
     async def health(self) -> Health:
         """Whether the server and its models are ready; raises ConnectionFailed where nobody answers."""
@@ -114,8 +114,8 @@ class AsyncSwiftClient:
         """Cancel the streams that are open, and close all connections."""
         self._closed = True
         await asyncio.gather(*(stream.aclose() for stream in list(self._streams)))
-        await self._transport.close_async()
+        await self._calls.aclose()
 
     async def _ask(self, about: Any, model: str = "") -> Mapping[str, Any]:
-        answer = await ask(self._transport, Question(about, model), self._timeout.connect, QUESTION_SECONDS)
+        answer = await self._calls.ask(Question(about, model), self._timeout.connect, QUESTION_SECONDS)
         return answer.outputs

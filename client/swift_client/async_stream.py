@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from types import TracebackType
 
-from swift_client.async_calls import AsyncCall, ask
+from swift_client.async_calls import AsyncCall, AsyncCalls
 from swift_client.core.decoding import decode_stopped
 from swift_client.core.errors import ConnectionFailed, DeadlineExceeded, ProtocolError, SwiftClientError
 from swift_client.core.generation import Generation
@@ -16,7 +16,6 @@ from swift_client.core.progress import Progress
 from swift_client.core.request import InferRequest, Response
 from swift_client.core.results import Chunk, Completion
 from swift_client.core.retry import draw
-from swift_client.transports.protocol import AsyncTransport
 
 
 class AsyncStream(Progress):
@@ -38,13 +37,13 @@ class AsyncStream(Progress):
 
     def __init__(
         self,
-        transport: AsyncTransport,
+        calls: AsyncCalls,
         generation: Generation,
         stop: InferRequest,
         on_end: Callable[[AsyncStream], None],
     ) -> None:
         super().__init__(generation)
-        self._transport = transport
+        self._calls = calls
         self._stop_request = stop
         self._on_end = on_end
         self._call: AsyncCall | None = None
@@ -107,7 +106,8 @@ class AsyncStream(Progress):
     async def _receive(self) -> Response | None:
         if self._call is None:
             self._generation.ask(monotonic())
-            self._call = AsyncCall(self._transport, self._generation.request, self._generation.timeout.connect)
+            connect = self._generation.timeout.connect
+            self._call = self._calls.open(self._generation.request, connect, self._stop)
         deadline = self._generation.deadline()
         try:
             return await self._call.receive(deadline)
@@ -159,7 +159,7 @@ class AsyncStream(Progress):
     async def _stop(self) -> bool | None:
         """Whether the server knew the request; None where it could not be asked."""
         try:
-            return decode_stopped(await ask(self._transport, self._stop_request, STOP_SECONDS, STOP_SECONDS))
+            return decode_stopped(await self._calls.ask(self._stop_request, STOP_SECONDS, STOP_SECONDS))
         except SwiftClientError:
             return None
 

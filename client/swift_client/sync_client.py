@@ -21,11 +21,10 @@ from swift_client.core.sampling import CallOptions, GenerateOptions, Message
 from swift_client.core.server_facts import Health, Metadata, read_metadata
 from swift_client.core.timeout import USE_CLIENT_TIMEOUT, Timeout, as_timeout
 from swift_client.core.tls import TLS
-from swift_client.sync_calls import ask
+from swift_client.sync_calls import Calls
 from swift_client.sync_stream import Stream
 from swift_client.transports.choice import settings_for, transport_for
 from swift_client.transports.protocol import Transport
-from swift_client.transports.watch import Watch
 
 DEFAULT_URL = "grpc://localhost:8001"
 # Questions about the server are quick, or there is something wrong.
@@ -58,11 +57,10 @@ class SwiftClient:
         transport: Transport | None = None,
     ) -> None:
         settings = settings_for(url, headers, tls, timeout.connect, metrics_url)
-        self._transport = transport or transport_for(settings)
+        self._calls = Calls(transport or transport_for(settings))
         self._timeout = timeout
         self._retry = retry
         self._models = models
-        self._watch = Watch()
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._closed = False
@@ -89,7 +87,7 @@ class SwiftClient:
         with self._lock:
             if self._closed:
                 raise Cancelled("the client is closed", request_id=request.request_id)
-            stream = Stream(self._transport, self._watch, generation, stop, self._forget)
+            stream = Stream(self._calls, generation, stop, self._forget)
             self._streams.add(stream)
         return stream
 
@@ -100,7 +98,7 @@ class SwiftClient:
     def cancel(self, request_id: str) -> bool:
         """Cancel a request by its id, whoever sent it; whether the server knew it."""
         request = stop_request(self._models, request_id)
-        return decode_stopped(ask(self._transport, self._watch, request, self._timeout.connect, QUESTION_SECONDS))
+        return decode_stopped(self._calls.ask(request, self._timeout.connect, QUESTION_SECONDS))
 
     def health(self) -> Health:
         """Whether the server and its models are ready; raises ConnectionFailed where nobody answers."""
@@ -122,12 +120,11 @@ class SwiftClient:
             streams = list(self._streams)
         for stream in streams:
             stream.close()
-        self._transport.close()
-        self._watch.close()
+        self._calls.close()
 
     def _ask(self, about: Any, model: str = "") -> Mapping[str, Any]:
         question: Request = Question(about, model)
-        return ask(self._transport, self._watch, question, self._timeout.connect, QUESTION_SECONDS).outputs
+        return self._calls.ask(question, self._timeout.connect, QUESTION_SECONDS).outputs
 
     def _forget(self, stream: Stream) -> None:
         with self._lock:

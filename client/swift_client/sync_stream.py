@@ -16,9 +16,7 @@ from swift_client.core.progress import Progress
 from swift_client.core.request import InferRequest, Response
 from swift_client.core.results import Chunk, Completion
 from swift_client.core.retry import draw
-from swift_client.sync_calls import Call, ask
-from swift_client.transports.protocol import Transport
-from swift_client.transports.watch import Watch
+from swift_client.sync_calls import Call, Calls
 
 
 class Stream(Progress):
@@ -36,15 +34,13 @@ class Stream(Progress):
 
     def __init__(
         self,
-        transport: Transport,
-        watch: Watch,
+        calls: Calls,
         generation: Generation,
         stop: InferRequest,
         on_end: Callable[[Stream], None],
     ) -> None:
         super().__init__(generation)
-        self._transport = transport
-        self._watch = watch
+        self._calls = calls
         self._stop_request = stop
         self._on_end = on_end
         self._call: Call | None = None
@@ -110,13 +106,13 @@ class Stream(Progress):
                     return chunk
 
     def _receive(self) -> Response | None:
-        connect, self._asked = self._generation.timeout.connect, True
+        self._asked = True
         if self._call is None:
             self._generation.ask(monotonic())
+            connect = self._generation.timeout.connect
+            self._call = self._calls.open(self._generation.request, connect, self._stop)
         deadline = self._generation.deadline()
         try:
-            if self._call is None:
-                self._call = Call(self._transport, self._watch, self._generation.request, connect, deadline)
             return self._call.receive(deadline)
         except TimeoutError:
             assert deadline is not None
@@ -166,7 +162,7 @@ class Stream(Progress):
     def _stop(self) -> bool | None:
         """Whether the server knew the request; None where it could not be asked."""
         try:
-            return decode_stopped(ask(self._transport, self._watch, self._stop_request, STOP_SECONDS, STOP_SECONDS))
+            return decode_stopped(self._calls.ask(self._stop_request, STOP_SECONDS, STOP_SECONDS))
         except SwiftClientError:
             return None
 

@@ -34,6 +34,11 @@ class Question:
 Request = InferRequest | Question
 
 
+def id_of(request: Request) -> str:
+    """ "" for a question."""
+    return request.request_id if isinstance(request, InferRequest) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """One answer: outputs as plain Python values, by name.

@@ -45,7 +45,7 @@ class AsyncGrpcTransport:
         if question.about == "metrics":
             return await self._pages.open_async(question, limits)
         method, message = grpc_message.question_call(question)
-        answer = await getattr(self._stub, method)(message, metadata=self._metadata, timeout=limits.wait)
+        answer = await getattr(self._stub, method)(message, metadata=self._metadata)
         return AsyncAnswered(grpc_message.read_answer(question, answer))
 
     def _connect(self) -> None:

@@ -48,7 +48,7 @@ class GrpcTransport:
         if question.about == "metrics":
             return self._pages.open(question, limits)
         method, message = grpc_message.question_call(question)
-        answer = getattr(self._stub, method)(message, metadata=self._metadata, timeout=limits.wait)
+        answer = getattr(self._stub, method)(message, metadata=self._metadata)
         return Answered(grpc_message.read_answer(question, answer))
 
 

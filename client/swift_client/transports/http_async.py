@@ -25,8 +25,7 @@ class AsyncHttpTransport:
     async def open_async(self, request: Request, limits: Limits) -> AsyncExchange:
         if self._client is None:
             self._client = httpx.AsyncClient(**client_options(self._settings))
-        # Whoever waits for the answer has a clock of their own, and cancels.
-        outgoing = build_request(self._client, self._settings, request, Limits(limits.connect))
+        outgoing = build_request(self._client, self._settings, request, limits)
         try:
             response = await self._client.send(outgoing, stream=True)
             if isinstance(request, InferRequest) and check_answer(request, response):

@@ -6,6 +6,9 @@ import contextlib
 import socket
 import threading
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakSet
 
 import httpx
 
@@ -15,7 +18,7 @@ from swift_client.core.request import InferRequest, Request, Response
 from swift_client.core.sse import EventParser
 from swift_client.transports.answered import Answered
 from swift_client.transports.http_options import build_request, check_answer, client_options, error_of, refusal
-from swift_client.transports.protocol import Exchange, Limits, Settings, WaitIsOver
+from swift_client.transports.protocol import Exchange, Limits, Settings
 
 
 class HttpTransport:
@@ -26,17 +29,18 @@ class HttpTransport:
         self._client: httpx.Client | None = None
         self._first = threading.Lock()
         self._closed = False
+        self._streams: WeakSet[Any] = WeakSet()
 
     def open(self, request: Request, limits: Limits) -> Exchange:
         client = self._connected()
         try:
-            response = client.send(build_request(client, self._settings, request, limits), stream=True)
+            outgoing = build_request(client, self._settings, request, limits)
+            outgoing.extensions["trace"] = self._trace
+            response = client.send(outgoing, stream=True)
             if isinstance(request, InferRequest) and check_answer(request, response):
                 return _Exchange(response)
             with contextlib.closing(response):
                 response.read()
-        except httpx.ReadTimeout:
-            raise WaitIsOver from None
         except (httpx.HTTPError, RuntimeError) as error:
             raise error_of(error) from None
         if isinstance(request, InferRequest) or not check_answer(request, response):
@@ -46,6 +50,8 @@ class HttpTransport:
     def close(self) -> None:
         with self._first:
             self._closed = True
+            for stream in list(self._streams):
+                shut(stream)
             if self._client is not None:
                 self._client.close()
 
@@ -57,6 +63,17 @@ class HttpTransport:
             if self._client is None:
                 self._client = httpx.Client(**client_options(self._settings))
             return self._client
+
+    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """httpcore tells of each connection that it makes."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._streams.add(info["return_value"])
+
+
+def shut(stream: Any) -> None:
+    """A read that waits in another thread ends when the socket is shut, not when it is closed."""
+    with contextlib.suppress(OSError, AttributeError):
+        stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 class _Exchange:
@@ -81,10 +98,7 @@ class _Exchange:
         return read_event(self._events.popleft()) if self._events else None
 
     def abort(self) -> None:
-        """A read that waits in another thread ends when the socket is shut, not when it is closed."""
-        stream = self._response.extensions.get("network_stream")
-        with contextlib.suppress(OSError, AttributeError):
-            stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+        shut(self._response.extensions.get("network_stream"))
 
     def close(self) -> None:
         self._response.close()

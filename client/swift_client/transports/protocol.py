@@ -13,13 +13,12 @@ from swift_client.core.tls import TLS
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that a transport keeps itself, None for no limit: until it is connected, and until the first response.
+    """Seconds that a transport keeps itself, None for no limit: until it is connected.
 
     The rest of a call's Timeout is its caller's business, who aborts.
     """
 
     connect: float | None = None
-    wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,6 @@ class Settings:
     connect: float | None
     metrics_url: str
     metrics_headers: Mapping[str, str]
-
-
-class WaitIsOver(Exception):
-    """Limits.wait is over; what that means, the caller knows."""
 
 
 class Exchange(Protocol):
@@ -55,7 +50,7 @@ class Transport(Protocol):
     """A way to a server, for any number of requests at a time on any threads."""
 
     def open(self, request: Request, limits: Limits) -> Exchange:
-        """Send a request; raises a SwiftClientError, or WaitIsOver."""
+        """Send a request; raises a SwiftClientError."""
 
     def close(self) -> None:
         """Close all connections."""
