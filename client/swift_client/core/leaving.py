@@ -1,8 +1,8 @@
 """How is a request withdrawn so that its place is free, and Triton none the worse?
 
-Cancelling the call reaches the engine only where no ensemble is between, and Triton 2.51 keeps for ever the request of a
-call that is cancelled just after its last response, or left just after its error. So: `stop` first, by the request's id;
-it ends the stream properly, and what is left of it is read. A call that answers, but does not end by itself, is
+Cancelling the call reaches the engine only where no ensemble is between, and Triton 2.51 keeps for ever the request of
+a call that is cancelled just after its last response, or left just after its error. So: `stop` first, by the request's
+id; it ends the stream properly, and what is left of it is read. A call that answers, but does not end by itself, is
 cancelled. One that has not answered yet, `stop` itself included, is left open until it does, or until the client is
 closed: only then is it known where in the server its request is.
 """
