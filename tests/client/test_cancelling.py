@@ -179,3 +179,54 @@ def test_a_slow_reader_holds_the_server_back(wire: Backend, kind: str) -> None:
         assert sent < 400
         time.sleep(0.3)
         assert wire.behaviour.sent == sent
+
+
+def test_a_request_that_was_given_up_is_stopped_when_it_answers(wire: Backend, kind: str) -> None:
+    """Nobody knew it when it was given up; the call is left open, and ends properly in the background."""
+    assert wire.behaviour is not None
+    behaviour = wire.behaviour
+    play, asked = behaviour.play, []
+
+    def late(model: str, request_id: str, inputs: Any) -> Any:
+        if inputs.get("stop"):
+            asked.append(request_id)
+            if len(asked) < 5:
+                return iter([fake_response(cancelled=False)])
+        return play(model, request_id, inputs)
+
+    behaviour.play = late  # type: ignore[method-assign]
+    wire.script([[Pause(1), *lasting_answer()]])
+    driver = wire.driver(kind)
+    with pytest.raises(DeadlineExceeded):
+        driver.generate(**DOOR, timeout=0.1, request_id="r")
+    assert wire.busy() == 1 and len(asked) == 4
+    within(3, lambda: wire.busy() == 0)
+    assert (asked, behaviour.stops, behaviour.cancelled_calls) == (["r"] * 5, ["r"], 0)
+
+
+def test_closing_while_another_thread_waits_for_a_first_chunk_that_never_comes(wire: Backend) -> None:
+    assert wire.behaviour is not None
+    wire.behaviour.deaf = True
+    wire.script([[Pause(30)]])
+    client = SwiftClient(wire.url, timeout=Timeout.unlimited(), **wire.options)
+    stream = client.stream(**DOOR)
+    caught: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            next(stream)
+        except Cancelled as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    within(5, lambda: wire.busy() == 1)
+    started = time.monotonic()
+    client.close()
+    thread.join(5)
+    assert time.monotonic() - started < 8
+    assert [str(error) for error in caught] == [f"the stream was closed (request {stream.request_id})"]
+    assert not [one for one in threading.enumerate() if one.name.startswith("swift-client")]
+    wire.behaviour.deaf = False
+    for stopped in list(wire.behaviour._stopped.values()):
+        stopped.set()
