@@ -81,8 +81,8 @@ def draw_best(logits: torch.Tensor, draws: Seq[Draw], count: int) -> list[tuple[
     if logits.device.type == "cpu":  # elsewhere one row after another would wait for each
         for row in [row for row in sampled if not filters(draws[row].params)]:
             one = draws[row]
-            found, scores = best_of_all(logits[row], one.params.temperature, one.key, min(count, logits.shape[1]))
-            tokens[row] = tuple(token for token, score in zip(found, scores, strict=True) if score > -math.inf)
+            found = best_of_all(logits[row], one.params.temperature, one.key, min(count, logits.shape[1]))
+            tokens[row] = tuple(token for token, score in zip(*found, strict=True) if score > -math.inf)
         sampled = [row for row in sampled if filters(draws[row].params)]
     if sampled:
         for group in filter_logits(logits[sampled], [draws[row].params for row in sampled]):

@@ -70,10 +70,12 @@ def test_a_second_install_does_nothing(folder):
     assert "pip" not in outcome.stdout
 
 
-def test_another_list_of_packages_is_installed_again(folder):
+@pytest.mark.parametrize("file", ["constraints.txt", "swift_backend/model/kernel.cpp"])
+def test_another_list_of_packages_or_kernel_is_installed_again(folder, file):
     pretend_installed(folder)
-    with (folder / "constraints.txt").open("a") as constraints:
-        constraints.write("another==1.0\n")
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    with (folder / file).open("a") as changed:
+        changed.write("another==1.0\n")
     assert "pip install" in make(folder, "-n", "install").stdout
 
 
