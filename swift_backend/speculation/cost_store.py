@@ -69,6 +69,7 @@ def costs_key(runner: Runner, dtype_name: str) -> str:
         "dtype": dtype_name,
         "device": device,
         "capability": torch.backends.cpu.get_cpu_capability() if runner.device.type == "cpu" else None,
+        "kernel": type(runner.decoder.head).__name__,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "room": measuring_room(runner),  # a cache that holds only a few rows lets only those be measured

@@ -50,8 +50,8 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def runner(capacity: int = 4096, device: str = "cpu", **shape: Any) -> Runner:
-    decoder = SimpleNamespace(config=SimpleNamespace(**{**SHAPE, **shape}))
+def runner(capacity: int = 4096, device: str = "cpu", head: object = "a kernel", **shape: Any) -> Runner:
+    decoder = SimpleNamespace(config=SimpleNamespace(**{**SHAPE, **shape}), head=head)
     made = SimpleNamespace(decoder=decoder, cache=SimpleNamespace(capacity=capacity), device=torch.device(device))
     return cast(Runner, made)
 
@@ -111,6 +111,7 @@ def test_what_a_real_model_measures_comes_back_to_the_last_bit(
         ({"qkv_bias": True}, "float32"),
         ({"window": 12, "windowed": (True, False, True)}, "float32"),
         ({"capacity": 20}, "float32"),
+        ({"head": b"another kernel"}, "float32"),
     ],
 )
 def test_another_model_dtype_or_cache_is_measured_itself(tmp_path: Path, changes: dict[str, Any], dtype: str) -> None:
