@@ -36,7 +36,7 @@ class Crossing:
     left: float = 0.0
 
     def by_phase(self) -> list[float]:
-        """Tokens per second alone, together, and alone again."""
+        """Tokens per second alone, together, and alone again; a phase that there was not has none."""
         edges = [self.came[0], self.joined, self.left, self.came[-1]]
         return [sum(a < at <= b for at in self.came) / max(b - a, 1e-9) for a, b in pairwise(edges)]
 
@@ -48,17 +48,17 @@ class Crossing:
 def cross(llm: SwiftLLM, prompts: Sequence[list[int]], mode: str, tokens: int) -> Crossing:
     """Run the first prompt for 4 * tokens tokens; the others join after tokens of these, for as many each."""
     engine, run, begun = llm.engine, Crossing(), perf_counter()
-    others = len(prompts) - 1
     lasting = 0
 
     def seen(output: Output) -> None:
-        nonlocal others, lasting
+        nonlocal lasting
+        if output.error is not None:
+            raise output.error
         now = perf_counter() - begun
         run.came.extend([now] * len(output.token_ids))
         if output.request_id == "0":
             lasting += len(output.token_ids)
         elif output.finished:
-            others -= 1
             run.left = now
 
     def submit(number: int, count: int) -> None:
@@ -91,6 +91,8 @@ def main() -> int:
     llm = SwiftLLM(arguments.model, "bfloat16", prefix_cache=False)
     rows = [dataset.encode_prompt(llm.engine.tokenizer, row.prompt) for row in dataset.read_rows(arguments.dataset)]
     prompts = [row for row in rows if len(row) <= arguments.max_prompt_tokens][: arguments.users]
+    if len(prompts) < max(arguments.users, 2):
+        parser.error(f"{len(prompts)} prompts of --dataset are short enough: --users needs as many, and two at least")
     cross(llm, prompts[:2], methods[-1], 8)  # warm-up
     runs: dict[str, list[Crossing]] = {method: [] for method in methods}
     for number in track(range(arguments.rounds), "rounds", console=Console(stderr=True)):
@@ -110,7 +112,7 @@ def print_report(runs: dict[str, list[Crossing]]) -> None:
     first = [median(values) for values in zip(*(run.by_phase() for run in next(iter(runs.values()))), strict=True)]
     for method, some in runs.items():
         speeds = [median(values) for values in zip(*(run.by_phase() for run in some), strict=True)]
-        cells = (f"{speed:.1f} ({speed / base:.2f})" for speed, base in zip(speeds, first, strict=True))
+        cells = (f"{speed:.1f} ({speed / max(base, 1e-9):.2f})" for speed, base in zip(speeds, first, strict=True))
         table.add_row(method, *cells)
     console = Console()
     console.print(table)

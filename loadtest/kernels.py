@@ -1,7 +1,7 @@
-"""Which linear kernel is faster on this machine? `python -m loadtest.kernels --model M`
+"""How much does our own kernel bring on this machine? `python -m loadtest.kernels --model M`
 
-Times full passes by number of rows with the kernel that the engine chooses, and with FBGEMM; in turn, so that both see
-the same machine.
+Times full passes by number of rows with it and with what the engine would use without it; in turn, so that both see the
+same machine.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def main() -> int:
     with patch("swift_backend.model.linear.kernel", lambda: None):
         other = loaded(arguments.model)
     names = [type(runner.decoder.head).__name__ for runner in (chosen, other)]
+    if names[0] == names[1]:
+        parser.error(f"the engine uses {names[0]} here: our own kernel is for AVX2 without AVX-512, or was not built")
     table = Table("rows", *(f"{name}, ms (over 1 row)" for name in names), "ratio", title=f"full passes: {names[0]}")
     in_turn([chosen, other], 1, 3)  # warm-up
     alone: list[float] = []

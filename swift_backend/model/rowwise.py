@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from functools import cache
 from typing import Any
 
 import torch
 
 PANEL = 16
+
+_log = logging.getLogger(__name__)
 
 
 @cache
@@ -17,11 +20,14 @@ def kernel() -> Any:
 
     With AVX-512 FBGEMM has wider kernels.
     """
+    if torch.backends.cpu.get_cpu_capability() != "AVX2":
+        return None
     try:
         module = importlib.import_module("swift_backend.model._rowwise")
-    except ImportError:
+    except ImportError as error:
+        _log.warning("Passes take longer than they need: our kernel for this CPU was not built, or fails: %s", error)
         return None
-    return module if module.supported() and "AVX512" not in torch.backends.cpu.get_cpu_capability() else None
+    return module if module.supported() else None
 
 
 class RowwiseLinear:

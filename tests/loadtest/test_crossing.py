@@ -22,13 +22,10 @@ def test_the_others_come_and_go_while_one_lasts(tiny_model: Callable[[str], Path
     llm = SwiftLLM(tiny_model("llama"), "float32", kv_cache_tokens=1024)
     run = cross(llm, [[3 + i, 5, 7] for i in range(4)], mode, 12)
     assert len(run.came) == 4 * 12 + 3 * 12
-    assert run.came[0] < run.joined < run.left < run.came[-1]
-    before, between, after = (
-        [run.came[0] <= at <= run.joined for at in run.came],
-        [run.joined < at <= run.left for at in run.came],
-        [at > run.left for at in run.came],
-    )
-    assert 12 <= sum(before) < 24 and sum(between) >= 36 and sum(after) > 0
+    assert run.came[0] < run.joined < run.left
+    before = sum(at <= run.joined for at in run.came)
+    assert 12 <= before < 3 * 12, "the others came after as many tokens, or a round more"
+    assert sum(run.joined < at <= run.left for at in run.came) >= 3 * 12
 
 
 def test_the_report_compares_with_the_first_method(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,4 +34,6 @@ def test_the_report_compares_with_the_first_method(capsys: pytest.CaptureFixture
     print_report({"off": [slow], "auto": [fast]})
     out = capsys.readouterr().out
     assert "2.0 (2.00)" in out and "1.0 (1.00)" in out
+    print_report({"off": [fast], "auto": [Crossing(came=[0.0, 1.0], joined=0.5, left=0.9)]})  # nobody alone again
     assert "auto: others from 1 to 2 s; 2 2 1 1" in out
+    assert "auto: others from 0 to 1 s; 1 1" in capsys.readouterr().out
