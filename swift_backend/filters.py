@@ -32,6 +32,11 @@ class Survivors:
     ids: torch.Tensor
 
 
+def filters(params: SamplingParams) -> bool:
+    """Whether there may be tokens that cannot be drawn."""
+    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+
+
 def filter_logits(logits: torch.Tensor, params: Seq[SamplingParams]) -> Iterator[Survivors]:
     """The survivors of all rows of logits, float32 [rows, vocab], in groups; for temperatures > 0.
 

@@ -23,21 +23,35 @@ def noise_key(seed: int, position: int, purpose: Purpose) -> int:
     return _signed(_mix(_mix(_mix(seed) ^ position) ^ purpose))
 
 
-def uniform(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Uniform numbers in (0, 1), float64, for keys and token ids, int64 of shapes that broadcast.
+def bits(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Random numbers of 52 bits, int64, for keys and token ids, int64 of shapes that broadcast.
 
     splitmix64's finaliser (Steele et al., 2014) in int64 arithmetic, so every device agrees.
     """
     x = ids * _signed(0x9E3779B97F4A7C15) + keys
-    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
-    x = x ^ _shift(x, 31)
-    return (_shift(x, 12).double() + 0.5) * 2.0**-52
+    x = x.bitwise_xor_(_shift(x, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
+    x = x.bitwise_xor_(_shift(x, 27)).mul_(_signed(0x94D049BB133111EB))
+    x = x.bitwise_xor_(_shift(x, 31))
+    return _shift(x, 12)
+
+
+def uniform(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Uniform numbers in (0, 1), float64, for keys and token ids."""
+    return _uniform_of(bits(keys, ids))
 
 
 def gumbel(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Standard Gumbel noise, float64, for keys and token ids."""
-    return -torch.log(-torch.log(uniform(keys, ids)))
+    return gumbel_of(bits(keys, ids))
+
+
+def gumbel_of(drawn: torch.Tensor) -> torch.Tensor:
+    """The noise that these bits stand for; it grows with them."""
+    return -torch.log(-torch.log(_uniform_of(drawn)))
+
+
+def _uniform_of(drawn: torch.Tensor) -> torch.Tensor:
+    return (drawn.double() + 0.5) * 2.0**-52
 
 
 def _mix(x: int) -> int:
@@ -52,6 +66,6 @@ def _signed(x: int) -> int:
     return x - 2**64 if x >= 2**63 else x
 
 
-def _shift(x: torch.Tensor, bits: int) -> torch.Tensor:
+def _shift(x: torch.Tensor, count: int) -> torch.Tensor:
     """Logical right shift; torch's own keeps the sign."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
+    return (x >> count).bitwise_and_(2 ** (64 - count) - 1)

@@ -21,6 +21,7 @@ from swift_backend.errors import InvalidRequest, SwiftError
 from swift_backend.llm import SwiftLLM
 from swift_backend.params import SamplingParams
 from swift_backend.speculation.corpus import Corpus, Text
+from swift_backend.speculation.matchness import Trial
 from swift_backend.speculation.offline import OfflineSearch, Scored
 from swift_backend.speculation.pool import SHIPPED, Pool, save_pool
 from swift_backend.speculation.pool_entries import Arm
@@ -58,9 +59,10 @@ def optimize(arguments: argparse.Namespace, console: Console) -> bool:
         search = OfflineSearch(
             corpus, llm.engine.costs, most_draft_tokens=arguments.most_draft_tokens, positions=arguments.positions
         )
-        found = find_sets(search, corpus, arguments.most_skipped, arguments.exchanges, progress)
-    console.print(report(search, corpus, found, arguments.tokens))
-    return save_pool(arguments.out, make_pool(corpus, found, arguments.tokens))
+        masks = find_sets(search, corpus, arguments.most_skipped, arguments.exchanges, progress)
+        trials = try_on_all(corpus, masks, arguments.tokens, progress)
+    console.print(report(search, corpus, masks, trials))
+    return save_pool(arguments.out, make_pool(corpus, masks, trials))
 
 
 def first_rows(files: Iterable[Path], per_category: int) -> list[Row]:
@@ -102,8 +104,8 @@ def _answers(llm: SwiftLLM, prompts: Sequence[list[int]], tokens: int, progress:
 
 def find_sets(
     search: OfflineSearch, corpus: Corpus, most_skipped: float, exchanges: int, progress: Progress
-) -> list[Scored]:
-    """The fastest set for all texts, and then those that serve some kinds of text, that is categories, better."""
+) -> list[int]:
+    """The mask of the fastest set for all texts, and then those that serve some kinds of text, categories, better."""
     kinds = list(by_category(corpus).values())
     whole = _paths(search, corpus.texts, most_skipped, progress, "all")
     best = max(whole, key=_speed_up)
@@ -121,8 +123,7 @@ def find_sets(
         by_kind.append(_score(search, masks, texts))
         progress.advance(task)
     speed_ups = {mask: [scored[i].speed_up for scored in by_kind] for i, mask in enumerate(masks)}
-    chosen = portfolio(speed_ups, best.layer_set.skip_mask, MOST_SETS)
-    return [best, *_score(search, chosen[1:], corpus.texts)]
+    return portfolio(speed_ups, best.layer_set.skip_mask, MOST_SETS)
 
 
 def _paths(
@@ -137,8 +138,10 @@ def _paths(
     if not trellis.masks:
         raise InvalidRequest("most_skipped", "most_skipped leaves no sublayer of this model to be skipped")
     found = _score(search, trellis.masks, texts)
-    best = max(found, key=_speed_up)
-    progress.update(task, completed=2 * trellis.num_sublayers, description=f"{name}: {_in_short(best)}")
+    best = f"{name}: {_in_short(max(found, key=_speed_up))}"
+    progress.update(task, completed=2 * trellis.num_sublayers, description=best)
+    if not progress.console.is_terminal:  # a bar is drawn once, at the end, where it cannot move
+        progress.console.print(best)
     return found
 
 
@@ -155,13 +158,21 @@ def _in_short(scored: Scored) -> str:
     return f"c {scored.draft_ratio:.2f}: {scored.speed_up:.2f}x"
 
 
-def make_pool(corpus: Corpus, found: Sequence[Scored], tokens: int) -> Pool:
+def try_on_all(corpus: Corpus, masks: Sequence[int], tokens: int, progress: Progress) -> list[Trial]:
+    """What the sets would have drafted of each text's answer."""
+    return [
+        trial
+        for text in progress.track(corpus.texts, description="trials")
+        for trial in corpus.trials(masks, tokens, [text])
+    ]
+
+
+def make_pool(corpus: Corpus, masks: Sequence[int], trials: Sequence[Trial]) -> Pool:
     """The sets with what their drafts would have brought on each text, as records of their prompts."""
-    pool = Pool(found[0].layer_set.num_layers)
-    for scored in found:
-        pool.add(scored.layer_set.skip_mask, SHIPPED)
-    masks = [scored.layer_set.skip_mask for scored in found]
-    for text, trial in zip(corpus.texts, corpus.trials(masks, tokens), strict=True):
+    pool = Pool(corpus.runner.decoder.config.num_layers)
+    for mask in masks:
+        pool.add(mask, SHIPPED)
+    for text, trial in zip(corpus.texts, trials, strict=True):
         for i, mask in enumerate(masks):
             right, tried = float(trial.matches[i].sum()), float(trial.matches.shape[1])
             pool.remember(text.profile.values, mask, tried, right)
@@ -175,13 +186,13 @@ def _note(arm: Arm | None, confidence: list[float], matches: list[bool]) -> None
         arm.first.note(sure, right)
 
 
-def report(search: OfflineSearch, corpus: Corpus, found: Sequence[Scored], tokens: int) -> Table:
+def report(search: OfflineSearch, corpus: Corpus, masks: Sequence[int], trials: Sequence[Trial]) -> Table:
     """How the sets do in each category: c, α, and tokens per second over plain decoding."""
-    table = Table("category", *(f"{scored.layer_set.skip_mask:#x}" for scored in found), title="layer sets")
-    masks = [scored.layer_set.skip_mask for scored in found]
-    for category, texts in by_category(corpus).items():
-        table.add_row(category, *(_cell(scored) for scored in search.score(masks, tokens, texts)))
-    table.add_row("all", *(_cell(scored) for scored in search.score(masks, tokens)))
+    table = Table("category", *(f"{mask:#x}" for mask in masks), title="layer sets")
+    for category, texts in [*by_category(corpus).items(), ("all", corpus.texts)]:
+        ours = set(map(id, texts))
+        theirs = [trial for text, trial in zip(corpus.texts, trials, strict=True) if id(text) in ours]
+        table.add_row(category, *(_cell(scored) for scored in search.judge(masks, theirs, texts)))
     return table
 
 

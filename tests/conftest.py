@@ -117,8 +117,12 @@ def shared_prompts() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What engines learn of layer sets, and measure, stays out of the user's cache; converted models are shared."""
+    """What engines learn of layer sets, and measure, stays out of the user's cache; converted models are shared.
+
+    What is measured is kept, though tests run side by side.
+    """
     from swift_backend.config import default_cache_dir
+    from swift_backend.speculation import cost_store
 
     shared, own = default_cache_dir(), tmp_path_factory.mktemp("cache")
     (shared / "models").mkdir(parents=True, exist_ok=True)
@@ -127,6 +131,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             (own / entry.name).symlink_to(entry)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWIFT_CACHE_DIR", str(own))
+        patch.setattr(cost_store, "interruptions", lambda: 0)
         yield own
 
 

@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from swift_backend.model.rowwise import RowwiseLinear, kernel
+
 HALF_MAX = torch.finfo(torch.float16).max
 
 
@@ -62,7 +64,8 @@ class PackedLinear:
 
 
 class HalfStorageLinear:
-    """FBGEMM with float32 activations and weights kept in 16 bits, for CPUs without bfloat16 arithmetic.
+    """FBGEMM with float32 activations and weights kept in 16 bits, for CPUs without bfloat16 arithmetic, float16
+    weights, and where our own kernel was not built.
 
     A bfloat16 weight has 8 significant bits and half precision 11, so every weight of magnitude 2**-17 … 65504 is
     held exactly; smaller ones are off by at most 2**-25.
@@ -90,6 +93,8 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
         return PackedLinear(weight, bias)
     if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedLinear(weight, bias)
+    if weight.dtype == torch.bfloat16 and kernel() is not None:
+        return RowwiseLinear(weight, bias)
     if "fbgemm" in torch.backends.quantized.supported_engines and weight.abs().max() <= HALF_MAX:
         return HalfStorageLinear(weight, bias)
     return PlainLinear(weight, bias)

@@ -144,7 +144,9 @@ class TritonPythonModel:
 def _description(engine: Engine) -> str:
     model, runner = engine.model, engine.runner
     shape = f"{runner.decoder.config.num_layers} layers, context {engine.context_length}"
-    return f"{model.directory} in {model.dtype} on {runner.device}, {shape}, {runner.cache.capacity} cache slots"
+    kernel = type(runner.decoder.head).__name__
+    where = f"{model.dtype} on {runner.device} by {kernel}"
+    return f"{model.directory} in {where}, {shape}, {runner.cache.capacity} cache slots"
 
 
 def _siblings(args: dict[str, str], responder: Responder) -> Siblings:

@@ -63,8 +63,11 @@ class CostModel:
     short_head: float = 1.0
     full_drift: Drift = field(init=False)
     draft_drift: Drift = field(init=False)
+    _kinds: tuple[int, int] = field(init=False)  # the bits of all attentions, and of all MLPs
 
     def __post_init__(self) -> None:
+        attentions = (4**self.num_layers - 1) // 3  # 0b…0101
+        self._kinds = attentions, attentions << 1
         self.full_drift = Drift(self.mlp.rows)
         self.draft_drift = Drift((1,))
 
@@ -131,12 +134,6 @@ class CostModel:
 
     def _drift(self, skip_mask: int) -> Drift:
         return self.draft_drift if skip_mask else self.full_drift
-
-    @property
-    def _kinds(self) -> tuple[int, int]:
-        """The bits of all attentions, and of all MLPs."""
-        attentions = (4**self.num_layers - 1) // 3  # 0b…0101
-        return attentions, attentions << 1
 
 
 def speed_up(alpha: float, draft_ratio: float, verify_ratios: list[float]) -> tuple[float, int]:

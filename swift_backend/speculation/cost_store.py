@@ -7,9 +7,11 @@ import json
 import logging
 import platform
 import re
+import resource
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from swift_backend.speculation.cost_model import CostModel, RowCosts
 from swift_backend.stored_json import read_json, write_json
 
 VERSION = 2
+# Of this process's threads, in a second, while costs are measured; a process that shares its cores has hundreds.
+MOST_INTERRUPTIONS = 100.0
 PARTS = ("attention", "mlp", "head", "rest")
 # What no number of rows of a pass, and no seconds of a part of it, ever reach.
 NUMBER_LIMIT = 1e6
@@ -47,7 +51,8 @@ _log = logging.getLogger(__name__)
 def stored_costs(runner: Runner, dtype_name: str, cache_dir: Path, measure: Callable[[], CostModel]) -> CostModel:
     """The costs that an earlier process measured here, else those that measure() finds, which are kept for the next.
 
-    dtype_name: of the weights. What cannot be read, or written, is a warning and no error.
+    dtype_name: of the weights. What cannot be read, or written, is a warning and no error. What was measured while
+    others had the cores is used, and not kept: it would mislead every later process.
     """
     path = cache_dir / "costs" / f"{costs_key(runner, dtype_name)}.json"
     content = read_json(path, VERSION)
@@ -56,9 +61,23 @@ def stored_costs(runner: Runner, dtype_name: str, cache_dir: Path, measure: Call
             return _parse(content, runner.decoder.config.num_layers)
         except (KeyError, TypeError, ValueError) as error:
             _log.warning("%s holds no costs, so they are measured again: %r", path, error)
+    begun, before = perf_counter(), interruptions()
     costs = measure()
-    write_json(path, VERSION, _content(costs))
+    rate = (interruptions() - before) / max(perf_counter() - begun, 1.0)
+    if rate > MOST_INTERRUPTIONS and runner.device.type == "cpu":
+        _log.warning(
+            "Others use this machine's cores (%.0f interruptions a second), so what passes cost here is measured again "
+            "at the next start.",
+            rate,
+        )
+    else:
+        write_json(path, VERSION, _content(costs))
     return costs
+
+
+def interruptions() -> int:
+    """How often a thread of this process had to leave its core to another process, or to a thread of its own."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def costs_key(runner: Runner, dtype_name: str) -> str:
@@ -69,6 +88,7 @@ def costs_key(runner: Runner, dtype_name: str) -> str:
         "dtype": dtype_name,
         "device": device,
         "capability": torch.backends.cpu.get_cpu_capability() if runner.device.type == "cpu" else None,
+        "kernel": type(runner.decoder.head).__name__,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "room": measuring_room(runner),  # a cache that holds only a few rows lets only those be measured

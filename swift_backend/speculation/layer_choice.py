@@ -28,8 +28,8 @@ POOLED = ("auto", "skip")
 SEARCHING = (*POOLED, "search")
 # After so many rounds its latest token is looked at on its way through a full pass: texts change.
 LOOK_EVERY = 64
-# How much that says against what was seen before.
-LOOK_RATE = 0.3
+# How much that says against what was seen before: it is one token of hundreds.
+LOOK_RATE = 0.1
 # A request whose drafts do not pay earns this share of the time for trying other sets, which may.
 UNUSED = 0.1
 WITHOUT_LAYERS = ("off", "ngram")
@@ -144,10 +144,13 @@ class LayerChooser:
         worth = 1.0 if sequence.drafting is None or sequence.drafting.drafting else UNUSED
         spent = self.search.round_done(sequence, worth * seconds)
         sequence.search_seconds += spent
-        if self.search.better is not None:
-            self.pool.add(self.search.better, "search")
+        if race := self.search.better:
+            self.pool.add(race.skip_mask, "search")
+            if sequence.profile is not None:  # or the next prompt of this kind would not know
+                self.pool.remember(sequence.profile, race.skip_mask, race.tried, race.right)
+                self.pool.remember(sequence.profile, race.incumbent, race.tried, race.incumbent_right)
             sequence.mixed_sets = True
-            self._give(sequence, self._set(self.search.better))
+            self._give(sequence, self._set(race.skip_mask))
         return spent
 
     def ended(self, sequence: Sequence) -> None:
@@ -172,7 +175,8 @@ class LayerChooser:
         if known is not None:
             profile = known + LOOK_RATE * (profile - known)
         sequence.recent_profile = profile
-        self.search.suggest(self._knapsack.choose(Profile(profile).sublayers, len(sequence.tokens)).skip_mask)
+        chosen = self._knapsack.choose(Profile(profile).sublayers, len(sequence.tokens))
+        self.search.suggest(chosen.skip_mask, sequence.layer_set.skip_mask)
 
     def _pooled(self, profile: Profile, context: int) -> LayerSet | None:
         """What the pool speaks for, which begins with the guide's set; a knapsack has to win a race first."""
@@ -180,7 +184,7 @@ class LayerChooser:
         if known is None:
             known = self.pool.add(self.guide.layers(profile).skip_mask, "similarity").skip_mask
         self.search.begin_with(known)
-        self.search.suggest(self._knapsack.choose(profile.sublayers, context).skip_mask)
+        self.search.suggest(self._knapsack.choose(profile.sublayers, context).skip_mask, known)
         return self._set(known)
 
     def _value(self, context: float, mode: str) -> Callable[[int, float], float]:

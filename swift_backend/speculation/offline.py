@@ -60,8 +60,11 @@ class OfflineSearch:
     def score(self, skips: Seq[int], positions: int, texts: Seq[Text] | None = None) -> list[Scored]:
         """How drafts with each of these masks go on the texts, all by default."""
         chosen = self._corpus.texts if texts is None else texts
-        trials = self._corpus.trials(skips, positions, chosen)
-        context = sum(len(text.tokens) for text in chosen) / len(chosen)
+        return self.judge(skips, self._corpus.trials(skips, positions, chosen), chosen)
+
+    def judge(self, skips: Seq[int], trials: Seq[Trial], texts: Seq[Text]) -> list[Scored]:
+        """The same of trials that were made: one for each text, of these masks."""
+        context = sum(len(text.tokens) for text in texts) / len(texts)
         return [self._scored(skip, [_candidate(trial, i) for trial in trials], context) for i, skip in enumerate(skips)]
 
     def trellis(self, texts: Seq[Text], most_skipped: float) -> Trellis:

@@ -36,7 +36,7 @@ class Pool:
     tokens: how often each was there, in prompts and answers. changes: how often something was learnt.
     """
 
-    def __init__(self, num_layers: int, most_arms: int = 16, most_records: int = 256) -> None:
+    def __init__(self, num_layers: int, most_arms: int = 16, most_records: int = 512) -> None:
         self.num_layers = num_layers
         self.tokens = TokenCounts()
         self.changes = 0
@@ -84,7 +84,8 @@ class Pool:
                 arm = self.add(theirs.skip_mask, origin)
                 arm.first, arm.later = copy.deepcopy(theirs.first), copy.deepcopy(theirs.later)
                 added.add(arm.skip_mask)
-        self._keep([*(record for record in other._records if record.skip_mask in added), *self._records])
+        # As if theirs were the latest: a pool that is full of its own would else forget what each set is for.
+        self._keep([*self._records, *(record for record in other._records if record.skip_mask in added)])
         self.tokens.merge(other.tokens)
 
     def note(self, skip_mask: int, *, first: bool, confidence: float, accepted: bool) -> None:

@@ -37,11 +37,14 @@ LONGEST = 1.5
 GROWING_EVERY = 12
 # … on a text that will go on for so many rounds more than it takes, and so many tokens a round.
 ROUNDS_TO_SPARE, TOKENS_A_ROUND = 4, 2
-# A text, or a set, that others wait for so many rounds is given up: there may be no more of it.
+# A text that others wait for so many rounds is given up: its reader may have stopped for good.
 MOST_WAITED = 256
-# Beside the share over all, which a short answer would have to pay at once: of one request's time at most so much, but
-# for its first trial. Where all answers are short, somebody has to be tried all the same.
+# Beside the share over all, which a short answer would have to pay at once: of one request's time so far, at most so
+# much for trials, but for its first one. Where all answers are short, somebody has to be tried all the same. A trellis
+# may take as much of the time that the request may last.
 MOST_OF_A_REQUEST = 0.05
+# Sets that are raced against at a time, and losers that are not suggested again.
+MOST_RACES, MOST_LOSERS = 16, 256
 
 
 @dataclass(slots=True)
@@ -72,10 +75,11 @@ class Race:
 
 
 class OnlineSearch:
-    """Tries other sets against the incumbent, which is the one that the text at hand is drafted with.
+    """Tries other sets against that of the text at hand, the incumbent.
 
-    So each kind of text has its own, as far as the pool knows them apart; a race that began on one kind goes on with
-    the next text of the same set. better: what the latest round found for its text, if anything.
+    So each kind of text has its own, as far as the pool knows them apart: each set that is in use has a race of its
+    own, which goes on with the next text of that set. better: the race that the latest round decided for its text's
+    candidate, if it did. incumbent: of texts that have no set.
     Candidates are what a trellis over a running text finds, then what is proposed. share: of the time that decoding
     takes. open_sublayers: those that a trellis may leave out; without any there is none. on_trial: told of each set
     that was tried, its right positions and all.
@@ -95,7 +99,7 @@ class OnlineSearch:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.incumbent: int | None = None
-        self.better: int | None = None
+        self.better: Race | None = None
         self.seconds = 0.0
         self._runner, self._costs, self._proposals = runner, costs, proposals
         self._most = most_draft_tokens
@@ -103,13 +107,13 @@ class OnlineSearch:
         self._random = random.Random(seed)
         self._on_trial = on_trial
         self._clock = clock
-        self._race: Race | None = None
+        self._races: dict[int, Race] = {}  # by incumbent, the latest one last
+        self._losers: dict[tuple[int, int], None] = {}  # (incumbent, candidate)
         self._earned = 0.0
         self._open = open_sublayers
         self._growth: Growth | None = None
-        self._grown: deque[int] = deque()
+        self._grown: tuple[int, deque[int]] = 0, deque()  # for this incumbent
         self._waited = 0
-        self._race_waited = 0
         self._proposed = GROWING_EVERY
 
     @property
@@ -122,29 +126,31 @@ class OnlineSearch:
         if self.incumbent is None:
             self.incumbent = skip_mask
 
-    def suggest(self, skip_mask: int) -> None:
-        """Try this set next, if nothing is being tried and it is another one that leaves something out."""
-        if self.incumbent is not None and self._race is None and skip_mask not in (0, self.incumbent):
-            self._race, self._race_waited = Race(skip_mask, self.incumbent), 0
+    def suggest(self, skip_mask: int, incumbent: int | None = None) -> None:
+        """Try this set next against that one, if none is being tried and it has not lost before."""
+        incumbent = self.incumbent if incumbent is None else incumbent
+        if incumbent is not None and (incumbent, skip_mask) not in self._losers:
+            self._begin_race(skip_mask, incumbent)
 
     def round_done(self, sequence: Sequence, seconds: float) -> float:
         """A sequence that takes part has decoded for so long: try something on its text once that is earned.
 
         Returns the seconds that it took; the engine's thread, between two rounds.
         """
-        self._earn(self._share * seconds, sequence.kv_len)
+        self._earn(self._share * seconds, len(sequence.tokens))
         self.better = None
-        if not self._turn_to(sequence):
+        incumbent = self.incumbent if sequence.layer_set is None else sequence.layer_set.skip_mask
+        if incumbent is None:
             return 0.0
         started = self._clock()
-        if self._time_to_grow(sequence):
-            if not self._grow(sequence):
+        if self._time_to_grow(sequence, incumbent):
+            if not self._grow(sequence, incumbent):
                 return 0.0
         elif count := self._affordable(sequence):
-            if self._race is None:  # within the time: a Gaussian process may be asked
-                self.suggest(self._next_candidate())
-            if self._race is not None:
-                self._try(sequence, self._race, count)
+            if incumbent not in self._races:  # within the time: a Gaussian process may be asked
+                self._begin_race(self._next_candidate(incumbent), incumbent)
+            if race := self._races.get(incumbent):
+                self._try(sequence, race, count)
         else:
             return 0.0
         took = self._clock() - started
@@ -157,45 +163,44 @@ class OnlineSearch:
         if self._growth is not None and self._growth.sequence is sequence:
             self._growth = None
 
+    def _begin_race(self, skip_mask: int, incumbent: int) -> None:
+        """Unless one is on against this incumbent, or the candidate is itself, or leaves out nothing."""
+        if incumbent in self._races or skip_mask in (0, incumbent):
+            return
+        while len(self._races) >= MOST_RACES:
+            del self._races[next(iter(self._races))]
+        self._races[incumbent] = Race(skip_mask, incumbent)
+
     def _earn(self, seconds: float, context: int) -> None:
         """What nobody could spend is not spent at once later: a reader would see it."""
         most = seconds_to_grow(self._costs, context) + self._expected(MOST_POSITIONS, context)
-        self._earned = min(self._earned + seconds, most)
+        self._earned = max(self._earned, min(self._earned + seconds, most))
 
-    def _turn_to(self, sequence: Sequence) -> bool:
-        """Make its set the incumbent; False where there is none, or another text's race has to go on first."""
-        if sequence.layer_set is not None and self.incumbent != sequence.layer_set.skip_mask:
-            self._race_waited += 1
-            if self._race is not None and self._race_waited < MOST_WAITED:
-                return False
-            self._race, self.incumbent = None, sequence.layer_set.skip_mask
-        self._race_waited = 0
-        return self.incumbent is not None
-
-    def _bearable(self, sequence: Sequence, seconds: float) -> bool:
-        """Whether a request bears so much more of the search."""
-        lasts = self._costs.seconds(1, sequence.kv_len) * (sequence.num_output_tokens + sequence.remaining)
+    def _bearable(self, sequence: Sequence, seconds: float, tokens: int) -> bool:
+        """Whether a request of so many tokens bears so much more of the search."""
+        lasts = self._costs.seconds(1, sequence.kv_len) * tokens
         return sequence.search_seconds + seconds <= MOST_OF_A_REQUEST * lasts
 
-    def _next_candidate(self) -> int:
-        assert self.incumbent is not None
-        if self._grown:
-            return self._grown.popleft()
+    def _next_candidate(self, incumbent: int) -> int:
+        grown_for, grown = self._grown
+        if grown and grown_for == incumbent:
+            return grown.popleft()
         self._proposed += 1
-        return self._proposals.propose(self.incumbent)
+        return self._proposals.propose(incumbent)
 
-    def _time_to_grow(self, sequence: Sequence) -> bool:
+    def _time_to_grow(self, sequence: Sequence, incumbent: int) -> bool:
         """Whether a trellis is due, and this text, or the one that it has begun with, lasts long enough for it."""
-        if self._race is not None or self._grown or not self._open or self._proposed < GROWING_EVERY:
+        untried = bool(self._grown[1]) and self._grown[0] == incumbent
+        if incumbent in self._races or untried or not self._open or self._proposed < GROWING_EVERY:
             return False
         if self._growth is not None:
             return True
         context = len(sequence.tokens)
         rounds = 2 * self._costs.num_layers / steps_at_once(self._costs, context) + ROUNDS_TO_SPARE
         lasts = sequence.remaining >= TOKENS_A_ROUND * rounds and sequence.kv_len >= POSITIONS
-        return lasts and self._bearable(sequence, seconds_to_grow(self._costs, context))
+        return lasts and self._bearable(sequence, seconds_to_grow(self._costs, context), sequence.max_tokens)
 
-    def _grow(self, sequence: Sequence) -> bool:
+    def _grow(self, sequence: Sequence, incumbent: int) -> bool:
         """Go on with the trellis, or begin one once all of it is earned; False where there is nothing to do yet."""
         context = len(sequence.tokens)
         if self._growth is None:
@@ -210,7 +215,7 @@ class OnlineSearch:
         for _ in range(steps_at_once(self._costs, context)):
             self._growth.step()
             if self._growth.done:
-                self._grown.extend(self._growth.candidates(partial(self._speed, context)))
+                self._grown = incumbent, deque(self._growth.candidates(partial(self._speed, context)))
                 self._growth, self._proposed = None, 0
                 break
         return True
@@ -239,9 +244,14 @@ class OnlineSearch:
         won = tried >= ENOUGH and self._speed(context, race.skip_mask, race.surely_right, tried) > to_beat
         if won or tried >= MOST_TRIED or (tried >= LEAST_TRIED and ahead < MARGIN):
             self._proposals.note(race.skip_mask, ahead)
-            self._race = None
+            del self._races[race.incumbent]
             if won:
-                self.incumbent = self.better = race.skip_mask
+                self.better = race
+                self.incumbent = race.skip_mask if self.incumbent == race.incumbent else self.incumbent
+            else:
+                self._losers[race.incumbent, race.skip_mask] = None
+                while len(self._losers) > MOST_LOSERS:
+                    del self._losers[next(iter(self._losers))]
 
     def _speed(self, context: int, skip_mask: int, right: float, tried: int) -> float:
         """Expected tokens per second over plain decoding; below 1 where drafts lose."""
@@ -253,7 +263,8 @@ class OnlineSearch:
         count, length = LEAST_POSITIONS, sequence.kv_len
         if length < count or self._earned < self._expected(count, length):
             return 0
-        if sequence.search_seconds and not self._bearable(sequence, self._expected(count, length)):
+        expected = self._expected(count, length)
+        if sequence.search_seconds and not self._bearable(sequence, expected, sequence.num_output_tokens):
             return 0
         longest = LONGEST * self._costs.seconds(1, length)
         while 2 * count <= min(MOST_POSITIONS, length) and self._expected(2 * count, length) <= longest:

@@ -12,7 +12,6 @@ import pytest
 from swift_backend import SamplingParams, SwiftLLM
 from swift_backend.errors import InvalidRequest
 from swift_backend.sequence import Sequence
-from swift_backend.speculation import search
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.policy import POLICY_MODES
 from swift_backend.speculation.pool import SHIPPED, Pool, save_pool
@@ -96,7 +95,6 @@ def test_a_set_that_changes_every_round(llm: SwiftLLM, sampling: dict[str, Any])
 
 
 def test_a_search_tries_sets_and_leaves_no_trace_in_the_cache(llm: SwiftLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_WAITED", 1)  # other tests' races do not wait for their texts
     spent: list[float] = []
     chooser = llm.engine._layers
     round_done = chooser.round_done

@@ -33,7 +33,8 @@ LEVELS = [
     {"text", "runner", "pass_times"},
     {"prefix_cache"},
     {"model", "kv_cache", "batch", "sampling", "logprobs", "inbox"},
-    {"processors", "filters", "noise"},
+    {"processors", "filters", "gumbel_max"},
+    {"noise"},
     {
         "sequence",
         "request_stats",

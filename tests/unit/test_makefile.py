@@ -71,11 +71,12 @@ def test_a_second_install_does_nothing(folder):
     assert "pip" not in outcome.stdout
 
 
-@pytest.mark.parametrize("name", INPUTS[1:])
-def test_another_list_of_packages_is_installed_again(folder, name):
+@pytest.mark.parametrize("file", [*INPUTS[1:], "swift_backend/model/kernel.cpp"])
+def test_another_list_of_packages_or_kernel_is_installed_again(folder, file):
     pretend_installed(folder)
-    with (folder / name).open("a") as packages:
-        packages.write("# another\n")
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    with (folder / file).open("a") as changed:
+        changed.write("# another\n")
     asked = make(folder, "-n", "install").stdout
     assert "pip install" in asked and "-e ./client" in asked
 

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from swift_backend.model.linear import HalfStorageLinear, PackedLinear, PlainLinear
+from swift_backend.model.rowwise import RowwiseLinear, kernel
 from swift_backend.model.short_head import ShortHead
 
 
-@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, HalfStorageLinear])
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, HalfStorageLinear, *([RowwiseLinear] if kernel() else [])])
 def test_the_logits_are_those_of_the_whole_head(kind: type) -> None:
-    weight = torch.randn(40, 32).bfloat16().float()
+    weight = torch.randn(40, 32).bfloat16().to(torch.bfloat16 if kind is RowwiseLinear else torch.float32)
     head = kind(weight, None)
-    short = ShortHead.of(head, 40, torch.float32, [30, 3, 3, 0, 17])
+    short = ShortHead.of(head, 40, weight.dtype, [30, 3, 3, 0, 17])
     x = torch.randn(3, 32)
     logits = short(x)
     assert short.ids.tolist() == [0, 3, 17, 30] and short.share == 0.1

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 import math
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +22,12 @@ import torch
 
 from swift_backend import SwiftLLM
 from swift_backend.runner import Runner
+from swift_backend.speculation import cost_store
 from swift_backend.speculation.cost_measuring import CostMeasuring
 from swift_backend.speculation.cost_model import CostModel, RowCosts
 from swift_backend.speculation.cost_store import costs_key, device_name, stored_costs
 
+INTERRUPTIONS = cost_store.interruptions  # the tests' machine counts as quiet, see tests/conftest.py
 COSTS = CostModel(
     num_layers=3,
     attention=RowCosts((1, 4), (0.002, 0.0035)),
@@ -50,8 +57,8 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def runner(capacity: int = 4096, device: str = "cpu", **shape: Any) -> Runner:
-    decoder = SimpleNamespace(config=SimpleNamespace(**{**SHAPE, **shape}))
+def runner(capacity: int = 4096, device: str = "cpu", head: object = "a kernel", **shape: Any) -> Runner:
+    decoder = SimpleNamespace(config=SimpleNamespace(**{**SHAPE, **shape}), head=head)
     made = SimpleNamespace(decoder=decoder, cache=SimpleNamespace(capacity=capacity), device=torch.device(device))
     return cast(Runner, made)
 
@@ -111,6 +118,7 @@ def test_what_a_real_model_measures_comes_back_to_the_last_bit(
         ({"qkv_bias": True}, "float32"),
         ({"window": 12, "windowed": (True, False, True)}, "float32"),
         ({"capacity": 20}, "float32"),
+        ({"head": b"another kernel"}, "float32"),
     ],
 )
 def test_another_model_dtype_or_cache_is_measured_itself(tmp_path: Path, changes: dict[str, Any], dtype: str) -> None:
@@ -262,3 +270,34 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pyte
     assert stored_costs(runner(), "float32", occupied, measure) is COSTS
     assert measure.times == 2
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+@pytest.mark.parametrize(("interruptions", "times"), [(0, 1), (90, 1), (150, 2)])
+def test_what_was_measured_beside_others_is_not_kept(
+    tmp_path: Path, interruptions: int, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would mislead every later process; this one learns better from its own passes."""
+    seen = itertools.count(step=interruptions)
+    monkeypatch.setattr(cost_store, "interruptions", lambda: next(seen))
+    measure = Measure()
+    for _ in range(2):
+        assert stored_costs(runner(), "float32", tmp_path, measure).attention == COSTS.attention
+    assert measure.times == times
+    assert ("measured again at the next start" in caplog.text) == (times == 2)
+
+
+def test_interruptions_are_counted() -> None:
+    """Two threads that take turns on one core are each other's."""
+    before = INTERRUPTIONS()
+    ours = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(ours)})
+    try:
+        work = "import time; end = time.monotonic() + 0.3\nwhile time.monotonic() < end: pass"
+        other = subprocess.Popen([sys.executable, "-c", work])
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            pass
+        other.wait(10)
+    finally:
+        os.sched_setaffinity(0, ours)
+    assert INTERRUPTIONS() > before

@@ -13,6 +13,7 @@ from swift_backend.speculation.knapsack import Knapsack
 from swift_backend.speculation.layer_choice import LOOK_EVERY, LOOK_RATE, POOLED, Guide, LayerChooser, Watch
 from swift_backend.speculation.layer_set import LayerSet
 from swift_backend.speculation.pool import SHIPPED, Pool
+from swift_backend.speculation.search import Race
 from swift_backend.speculation.similarity import Profile
 
 GUIDE = Guide(ratio=0.34, protected=1)  # two of six layers
@@ -25,17 +26,19 @@ class Search:
 
     def __init__(self) -> None:
         self.incumbent: int | None = None
-        self.better: int | None = None
+        self.better: Race | None = None
         self.finds: list[int] = []
         self.suggested: list[int] = []
+        self.against: list[int | None] = []
         self.forgotten: list[Sequence] = []
 
     @property
     def layer_set(self) -> LayerSet | None:
         return None if self.incumbent is None else LayerSet(6, self.incumbent)
 
-    def suggest(self, skip_mask: int) -> None:
+    def suggest(self, skip_mask: int, incumbent: int | None = None) -> None:
         self.suggested.append(skip_mask)
+        self.against.append(incumbent)
 
     def begin_with(self, skip_mask: int) -> None:
         self.incumbent = skip_mask if self.incumbent is None else self.incumbent
@@ -44,7 +47,8 @@ class Search:
         self.forgotten.append(sequence)
 
     def round_done(self, sequence: Sequence, seconds: float) -> float:
-        self.better = self.finds.pop(0) if self.finds else None
+        ours = 0 if sequence.layer_set is None else sequence.layer_set.skip_mask
+        self.better = Race(self.finds.pop(0), ours, tried=50, right=40, incumbent_right=20) if self.finds else None
         return 0.02 * seconds
 
 
@@ -199,6 +203,7 @@ def test_a_first_request_gets_the_guides_set_and_a_knapsack_has_to_win_a_race() 
     assert [(arm.skip_mask, arm.origin) for arm in made.pool] == [(given.skip_mask, "similarity")]
     assert made.search.incumbent == given.skip_mask
     assert len(made.search.suggested) == 1 and made.search.suggested[0] != given.skip_mask  # type: ignore[attr-defined]
+    assert made.search.against == [given.skip_mask]  # type: ignore[attr-defined]
 
 
 def test_a_search_goes_on_from_what_did_well_on_prompts_like_its_own() -> None:
@@ -235,6 +240,9 @@ def test_what_the_search_finds_is_used_from_the_next_round_on(speculation: str) 
     head = COSTS.short_head if speculation in POOLED else 1.0
     assert one.draft_cost_ratio == COSTS.draft_ratio(LayerSet(6, 0b1100), 9, head)
     assert made.round_done(one, 1.0) == 0.02 and one.layer_set == LayerSet(6, 0b1100)
+    again, other = ready(speculation), ready(speculation, FLAT.flip(0))
+    assert made.choose(again) == LayerSet(6, 0b1100), "it is known for prompts of this kind"
+    assert made.pool.expected_alpha(0b1100, FLAT) > made.pool.expected_alpha(0b1100, other.profile)  # type: ignore
 
 
 @pytest.mark.parametrize(("rounds", "looked"), [(LOOK_EVERY - 2, 0), (LOOK_EVERY - 1, 1), (LOOK_EVERY, 0)])
@@ -252,6 +260,7 @@ def test_now_and_then_a_text_is_looked_at_while_it_is_verified(rounds: int, look
         made.note(watch, [one])
         assert one.layer_set == LayerSet(6, 0b1100) and one.profile_tokens == 9
         [suggested] = made.search.suggested  # type: ignore[attr-defined]
+        assert made.search.against == [0b1100]  # type: ignore[attr-defined]
         assert suggested >> 5 & 1 and suggested >> 7 & 1 and not suggested >> 3 & 1
         assert one.recent_profile is not None
         torch.testing.assert_close(Profile(one.recent_profile).layers[1], torch.tensor(0.9 + LOOK_RATE * (0.1 - 0.9)))

@@ -56,7 +56,7 @@ def test_a_shipped_pool_brings_its_arms_and_what_is_known_of_them() -> None:
     arms = own.arm(B), own.arm(C), shipped.arm(C)
     assert arms[0] and arms[1] and arms[2]
     assert (arms[0].drafted, arms[1].later) == (1, arms[2].later)
-    assert remembered(own) == [(C, 70), (B, 100)]
+    assert remembered(own) == [(B, 100), (C, 70)]
     note(own, C, False)
     assert arms[1].later != arms[2].later
 
@@ -231,12 +231,12 @@ def test_what_is_no_pool_at_all_is_refused(content: Any) -> None:
 
 def test_a_file_with_more_than_there_is_room_for() -> None:
     """All arms are read; there are fewer again when the next is added. Of the records it is the latest."""
-    big = pool_of(*range(30), most_arms=30, most_records=500)
-    for drafted in range(1, 301):
+    big = pool_of(*range(30), most_arms=30, most_records=900)
+    for drafted in range(1, 601):
         big.remember(CODE, 7, drafted, 0)
     note(big, 7, True)
     pool = Pool.from_content(LAYERS, big.to_content())
     assert masks(pool) == list(range(30))
-    assert remembered(pool) == [(7, drafted) for drafted in range(45, 301)]
+    assert remembered(pool) == [(7, drafted) for drafted in range(89, 601)]
     pool.add(100, "search")
     assert len(pool) == 16 and {7, 29, 100} <= set(masks(pool))

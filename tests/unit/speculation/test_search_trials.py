@@ -21,6 +21,7 @@ from tests.unit.speculation.scripted_trials import (
     FLAT,
     START,
     STEEP,
+    A,
     B,
     C,
     Listed,
@@ -135,12 +136,23 @@ def test_what_could_not_be_spent_is_not_spent_at_once_later(script: Script) -> N
 
 
 def test_a_short_answer_bears_one_trial_and_a_long_one_its_share(script: Script) -> None:
-    """A plain token takes 14 ms, a trial 60; others have earned more than enough."""
-    for tokens, trials in ((50, 1), (5000, 40)):
+    """By what it has written, not by what it may. A plain token takes 14 ms, a trial is expected to take 60 and takes
+    20; others have earned more than enough.
+    """
+    for written, most in ((50, 0.02), (200, 0.1), (5000, 0.8)):
         script.trials.clear()
-        search, one = searching(script, Listed(B, C)), text(200)
-        one.max_tokens = one.num_output_tokens + tokens
+        search, one = searching(script, Listed(B, C)), text(written + 20, prompt=20)
         for _ in range(40):
             one.search_seconds += search.round_done(one, 1.0)
-        assert len(script.trials) == trials
-        assert one.search_seconds <= max(0.1, module.MOST_OF_A_REQUEST * 0.014 * tokens)
+        assert one.search_seconds == pytest.approx(min(most, 0.02 * 40), abs=0.021)
+        assert one.search_seconds <= max(0.021, module.MOST_OF_A_REQUEST * 0.014 * written)
+        assert script.trials
+
+
+def test_a_trellis_is_for_a_text_that_may_last(script: Script) -> None:
+    """It takes 0.35 s here; 5 % of 400 tokens' time are 0.28, of 600 tokens' 0.42."""
+    for most_tokens, grows in ((400, False), (600, True)):
+        search, one = searching(script, Listed(B, C), open_sublayers=range(2, 10)), text(100, prompt=100)
+        one.max_tokens = most_tokens
+        search._earned = 10.0
+        assert search._time_to_grow(one, A) == grows

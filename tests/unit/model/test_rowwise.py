@@ -1,0 +1,148 @@
+"""Our kernel: right, the same to the bit whatever else is computed, and chosen where it is for."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swift_backend.model import linear, rowwise
+from swift_backend.model.linear import HalfStorageLinear, PackedLinear, PlainLinear, make_linear
+from swift_backend.model.rowwise import RowwiseLinear, kernel
+
+if kernel() is None and (torch.backends.cpu.get_cpu_capability() != "AVX2" or shutil.which("c++") is None):
+    pytest.skip("not for this CPU, or there is no compiler here", allow_module_level=True)
+
+
+def test_it_was_built() -> None:
+    """Where there is a compiler and the CPU that it is for; else nothing would say that it is missing."""
+    assert kernel() is not None
+
+
+# Beyond a block of k, beyond one of rows, and outputs that fill no panel.
+SHAPES = [(16, 8), (1, 3), (37, 32), (48, 512), (250, 1025), (96, 1600)]
+
+
+def weights(outputs: int, inputs: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(outputs, inputs, generator=made).bfloat16(), torch.randn(outputs, generator=made)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 40])
+@pytest.mark.parametrize("bias", [True, False])
+def test_it_is_the_product(outputs: int, inputs: int, rows: int, bias: bool) -> None:
+    weight, offset = weights(outputs, inputs)
+    x = torch.randn(rows, inputs)
+    given = offset if bias else None
+    expected = F.linear(x.double(), weight.double(), given.double() if given is not None else None).float()
+    torch.testing.assert_close(RowwiseLinear(weight, given)(x), expected, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    shape=st.sampled_from(SHAPES),
+    before=st.integers(0, 14),
+    after=st.integers(0, 14),
+    threads=st.sampled_from([1, 2, 3]),
+    seed=st.integers(0, 1000),
+)
+def test_a_row_is_the_same_to_the_bit_in_any_company(
+    shape: tuple[int, int], before: int, after: int, threads: int, seed: int
+) -> None:
+    """And on any number of threads."""
+    made = RowwiseLinear(*weights(*shape))
+    made_of = torch.Generator().manual_seed(seed)
+    x = torch.randn(before + 1 + after, shape[1], generator=made_of)
+    with on_threads(threads):
+        together = made(x)[before]
+    assert torch.equal(together, made(x[before : before + 1].clone())[0])
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+def test_every_bfloat16_number_is_held_as_it_is() -> None:
+    finite = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    finite = finite[finite.isfinite()][:65024].view(-1, 127 * 2)
+    made, one = RowwiseLinear(finite, None), torch.eye(254)
+    assert torch.equal(made(one).T, finite.float() + 0.0)  # −0 + 0 is 0
+    assert torch.equal(made.weight_rows(torch.tensor([17, 3, 255])), finite[[17, 3, 255]])
+
+
+def test_other_layouts_of_x_and_half_precision_are_taken_as_they_come() -> None:
+    weight, offset = weights(37, 32)
+    made, x = RowwiseLinear(weight, offset), torch.randn(32, 9)
+    assert torch.equal(made(x.T), made(x.T.contiguous()))
+    assert torch.equal(made(x.T.bfloat16()), made(x.T.bfloat16().float()))
+    assert made(torch.empty(0, 32)).shape == (0, 37)
+
+
+def test_x_of_another_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="x must have 32 columns, got 31"):
+        RowwiseLinear(*weights(37, 32))(torch.zeros(2, 31))
+
+
+def test_what_is_not_finite_stays_in_its_row() -> None:
+    """NaN and ∞ of one sequence's row are no other's."""
+    made = RowwiseLinear(*weights(37, 32))
+    x = torch.randn(5, 32)
+    good = made(x)
+    x[2, 3], x[4, 0] = torch.nan, torch.inf
+    assert torch.equal(made(x)[[0, 1, 3]], good[[0, 1, 3]])
+    assert made(x)[2].isnan().all() and not made(x)[4].isfinite().any()
+
+
+def test_it_is_chosen_for_bfloat16_where_the_cpu_has_no_arithmetic_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, offset = weights(16, 8)
+    has_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert isinstance(make_linear(weight, offset), PackedLinear if has_bfloat16 else RowwiseLinear)
+    assert isinstance(make_linear(weight.float()), PackedLinear)
+    assert not isinstance(make_linear(weight.half()), RowwiseLinear)
+    monkeypatch.setattr(linear, "kernel", lambda: None)
+    assert isinstance(make_linear(weight), PackedLinear if has_bfloat16 else HalfStorageLinear | PlainLinear)
+
+
+@pytest.fixture
+def unknown() -> Iterator[None]:
+    rowwise.kernel.cache_clear()
+    yield
+    rowwise.kernel.cache_clear()
+
+
+@pytest.mark.parametrize("reason", ["not built", "no FMA", "AVX-512"])
+@pytest.mark.usefixtures("unknown")
+def test_there_is_no_kernel_where_it_cannot_be_used(
+    reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only that it is missing is worth a warning."""
+
+    class Module:
+        def supported(self) -> bool:
+            return reason != "no FMA"
+
+    def load(name: str) -> Any:
+        if reason == "not built":
+            raise ImportError(name)
+        return Module()
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    capability = "AVX512" if reason == "AVX-512" else "AVX2"
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert kernel() is None
+    assert ("was not built" in caplog.text) == (reason == "not built")
