@@ -82,18 +82,23 @@ class Making:
         """The price of verifying one of its tokens."""
         return step.row + self.draw(step)
 
-    def candidates(self, step: Step) -> list[Candidate]:
-        """What could be verified, less the price of drawing it; no more than the draft may hold."""
+    def candidates(self, step: Step, least: float) -> list[Candidate]:
+        """What could be verified, less the price of drawing it, if that is worth so much; no more than may be drafted.
+
+        Along the path tokens can only be worth less and less.
+        """
         draw = self.draw(step)
-        chain = [
-            Candidate(chance - draw, self.owner, depth, token, drafter)
-            for depth, (chance, token, drafter) in enumerate(
-                zip(self.chances, self.path.tokens, self.path.drafters, strict=True)
-            )
-        ]
+        found: list[Candidate] = []
+        for depth, chance in enumerate(self.chances):
+            if chance - draw < least:
+                break
+            token, drafter = self.path.tokens[depth], self.path.drafters[depth]
+            found.append(Candidate(chance - draw, self.owner, depth, token, drafter))
         siblings = [replace(one, chance=one.chance - draw) for one in self.siblings] if draw else self.siblings
-        ranked = sorted([*chain, *siblings], key=lambda one: (-one.chance, one.depth, one.sibling))
-        return ranked[: self.work.draft_budget]
+        found += [one for one in siblings if one.chance >= least]
+        if len(found) > self.work.draft_budget:
+            found.sort(key=lambda one: (-one.chance, one.depth, one.sibling))
+        return found[: self.work.draft_budget]
 
 
 @dataclass(frozen=True, slots=True)

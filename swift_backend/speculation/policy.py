@@ -268,7 +268,7 @@ class Policy:
 
     def _choose_rows(self, makings: Seq[Making], step: Step, drafts: list[Draft], passes: float) -> None:
         """Make drafts of what is worth a row; mutates drafts. passes: seconds of the draft passes."""
-        candidates = [one for making in makings for one in making.candidates(step) if one.chance >= LEAST_CHANCE]
+        candidates = [one for making in makings for one in making.candidates(step, LEAST_CHANCE)]
         full = self._prices.full(step.rows, step.decoding, step.context, min(MOST_ROWS, len(candidates)))
         chosen = worth_verifying(candidates, full, step.price)
         by_owner: dict[int, list[Candidate]] = {making.owner: [] for making in makings}
