@@ -194,7 +194,7 @@ def test_in_a_batch_those_draft_for_whom_it_pays() -> None:
         def first(self, sequence: Sequence, skip_mask: int) -> float:
             return 0.99 if len(sequence.tokens) == 3 else 0.05
 
-    made = policy(Model(SURE), ByLength(0.0, 0.1), per_row=0.01)
+    made = policy(Model(SURE), ByLength(0.0, 0.1), per_row=0.02, siblings=False)
     good, bad = ([work(made, range(20, 20 + n), "skip") for _ in range(3)] for n in (3, 4))
     assert [draft.passes for draft in made.draft([*good, *bad[:1]])] == [1, 1, 1, 0]
     assert [draft.passes for draft in made.draft([*good[:1], *bad])] == [0, 0, 0, 0]
