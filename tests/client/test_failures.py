@@ -172,7 +172,7 @@ def test_trying_again_ends(wire: Backend, kind: str) -> None:
     with pytest.raises(QueueFull):
         wire.driver(kind, retry=QUICK).generate(**DOOR)
     assert len(wire.behaviour.requests) == 3
-    with pytest.raises(QueueFull):
+    with pytest.raises((QueueFull, DeadlineExceeded)):  # the limit may be over within an attempt, or between two
         wire.driver(kind, retry=Retry(limit=100, delay=0.2)).generate(**DOOR, timeout=0.5)
     assert len(wire.behaviour.requests) < 9
 
