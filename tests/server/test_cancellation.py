@@ -146,7 +146,7 @@ def test_a_waiting_request_is_stopped_by_its_id(users: Users, model: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"timeout_ms": 600}, {"timeout": 600_000}, {"timeout": 600_000, "timeout_ms": 9000}]
+    "parameters", [{"timeout_ms": 1500}, {"timeout": 1_500_000}, {"timeout": 1_500_000, "timeout_ms": 9000}]
 )
 @pytest.mark.parametrize("model", ["swift_decoder", "swift"])
 def test_deadlines_hold_while_running_and_while_waiting(users: Users, model: str, parameters: dict[str, int]) -> None:
@@ -159,7 +159,7 @@ def test_deadlines_hold_while_running_and_while_waiting(users: Users, model: str
     assert 0.08 < late.ended - late.started < 0.5
     for answer in (one.result(5) for one in running):
         assert answer.finish_reason == "timeout" and len(answer.token_ids) > 5
-        assert 0.55 < answer.ended - answer.started < 1.5
+        assert 1.45 < answer.ended - answer.started < 2.4
 
 
 def test_a_full_queue_refuses_at_once(server: RunningServer, users: Users) -> None:
