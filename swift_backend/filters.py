@@ -32,7 +32,7 @@ class Survivors:
     ids: torch.Tensor
 
 
-def filters(params: SamplingParams) -> bool:
+def is_filtered(params: SamplingParams) -> bool:
     """Whether there may be tokens that cannot be drawn."""
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 

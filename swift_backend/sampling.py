@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from swift_backend.filters import filter_logits, filters
+from swift_backend.filters import filter_logits, is_filtered
 from swift_backend.gumbel_max import best_of_all
 from swift_backend.noise import Purpose, gumbel, noise_key, uniform
 from swift_backend.params import SamplingParams
@@ -79,11 +79,11 @@ def draw_best(logits: torch.Tensor, draws: Seq[Draw], count: int) -> list[tuple[
         _put(tokens, greedy, rows, _best(rows, min(count, logits.shape[1])))
     sampled = [row for row, draw in enumerate(draws) if not draw.greedy]
     if logits.device.type == "cpu":  # elsewhere one row after another would wait for each
-        for row in [row for row in sampled if not filters(draws[row].params)]:
+        for row in [row for row in sampled if not is_filtered(draws[row].params)]:
             one = draws[row]
             found = best_of_all(logits[row], one.params.temperature, one.key, min(count, logits.shape[1]))
             tokens[row] = tuple(token for token, score in zip(*found, strict=True) if score > -math.inf)
-        sampled = [row for row in sampled if filters(draws[row].params)]
+        sampled = [row for row in sampled if is_filtered(draws[row].params)]
     if sampled:
         for group in filter_logits(logits[sampled], [draws[row].params for row in sampled]):
             rows_of = [sampled[row] for row in group.rows]

@@ -12,6 +12,7 @@ import torch
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 TINY_VOCABULARY = 64
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 
 SMALL = {
@@ -113,6 +114,22 @@ def shared_prompts() -> list[dict[str, Any]]:
         pytest.skip("../shared/data is not there; it holds the prompts")
     columns = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     return [row for rows in zip(*columns, strict=False) for row in rows]
+
+
+@pytest.fixture(scope="session")
+def lasting_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For servers: a context that a stream takes minutes to fill, and a chat template that joins the contents."""
+    config = tiny_config("llama", max_position_embeddings=32768)
+    directory = save_tiny_model(tmp_path_factory.mktemp("lasting"), config)
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def lasting_environment(lasting_model: Path) -> dict[str, str]:
+    """For servers of that model."""
+    options = {"MODEL": str(lasting_model), "DTYPE": "float32", "DEBUG": "true", "KV_CACHE_TOKENS": "200000"}
+    return {f"SWIFT_{name}": value for name, value in options.items()}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,12 +46,12 @@ class AsyncSwiftClient:
         self,
         url: str = DEFAULT_URL,
         *,
-        timeout: Timeout = Timeout(),  # noqa: B008  # frozen
-        retry: Retry = Retry(),  # noqa: B008
+        timeout: Timeout = Timeout(),
+        retry: Retry = Retry(),
         headers: Mapping[str, str] | None = None,
         tls: TLS | None = None,
         metrics_url: str | None = None,
-        models: Models = Models(),  # noqa: B008
+        models: Models = Models(),
         transport: AsyncTransport | None = None,
     ) -> None:
         settings = settings_for(url, headers, tls, timeout.connect, metrics_url)

@@ -48,12 +48,12 @@ class SwiftClient:
         self,
         url: str = DEFAULT_URL,
         *,
-        timeout: Timeout = Timeout(),  # noqa: B008  # frozen
-        retry: Retry = Retry(),  # noqa: B008
+        timeout: Timeout = Timeout(),
+        retry: Retry = Retry(),
         headers: Mapping[str, str] | None = None,
         tls: TLS | None = None,
         metrics_url: str | None = None,
-        models: Models = Models(),  # noqa: B008
+        models: Models = Models(),
         transport: Transport | None = None,
     ) -> None:
         settings = settings_for(url, headers, tls, timeout.connect, metrics_url)

@@ -14,7 +14,6 @@ from loadtest.figures import read_metrics, total
 from swift_backend.serving.server_process import RunningServer, running_server
 from tests.client.drivers import Driver
 from tests.client.wire_servers import Behaviour, GrpcServer, HttpServer
-from tests.server.conftest import lasting_environment, lasting_model  # noqa: F401
 
 LASTING = {"max_tokens": 30_000, "ignore_eos": True, "speculation": "off"}
 DOOR = {"prompt": "w5 w6 w7"}
@@ -46,7 +45,7 @@ def lasting_answer(chunks: int = 3000, pause: float = 0.005) -> list[Response | 
 
 
 @pytest.fixture(scope="module")
-def real_server(lasting_environment: dict[str, str]) -> Iterator[RunningServer]:  # noqa: F811
+def real_server(lasting_environment: dict[str, str]) -> Iterator[RunningServer]:
     limits = {"SWIFT_MAX_RUNNING": "64", "OMP_NUM_THREADS": "1"}
     with running_server(environment={**lasting_environment, **limits}) as running:
         yield running

@@ -13,9 +13,25 @@ from swift_client import AsyncSwiftClient, Cancelled, DeadlineExceeded, Pause, S
 
 from tests.client.conftest import DECODER, DOOR, LASTING, Backend, lasting_answer
 from tests.client.drivers import DrivenStream
-from tests.client.wire_servers import within
+from tests.client.wire_servers import Behaviour, within
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def known_at_stop(behaviour: Behaviour, number: int) -> list[str]:
+    """Have the server know a request only from so many stops on; the list gets the id of each stop."""
+    play, asked = behaviour.play, list[str]()
+
+    def late(model: str, request_id: str, inputs: Any) -> Any:
+        if inputs.get("stop"):
+            asked.append(request_id)
+            if len(asked) < number:
+                return iter([fake_response(cancelled=False)])
+        return play(model, request_id, inputs)
+
+    behaviour.play = late  # type: ignore[method-assign]
+    return asked
+
 
 BOTH = pytest.mark.parametrize("prompt", [DOOR, DECODER], ids=["door", "decoder"])
 
@@ -149,17 +165,7 @@ def test_where_stop_is_not_heard_the_call_is_cancelled(wire: Backend, kind: str)
 
 def test_a_request_that_is_still_with_the_tokenizer_is_stopped_again(wire: Backend, kind: str) -> None:
     assert wire.behaviour is not None
-    behaviour = wire.behaviour
-    play, asked = behaviour.play, []
-
-    def late(model: str, request_id: str, inputs: Any) -> Any:
-        if inputs.get("stop"):
-            asked.append(request_id)
-            if len(asked) < 3:
-                return iter([fake_response(cancelled=False)])
-        return play(model, request_id, inputs)
-
-    behaviour.play = late  # type: ignore[method-assign]
+    asked = known_at_stop(wire.behaviour, 3)
     wire.script([[Pause(60)]])
     with pytest.raises(DeadlineExceeded):
         wire.driver(kind).generate(**DOOR, timeout=0.2)
@@ -185,16 +191,7 @@ def test_a_request_that_was_given_up_is_stopped_when_it_answers(wire: Backend, k
     """Nobody knew it when it was given up; the call is left open, and ends properly in the background."""
     assert wire.behaviour is not None
     behaviour = wire.behaviour
-    play, asked = behaviour.play, []
-
-    def late(model: str, request_id: str, inputs: Any) -> Any:
-        if inputs.get("stop"):
-            asked.append(request_id)
-            if len(asked) < 5:
-                return iter([fake_response(cancelled=False)])
-        return play(model, request_id, inputs)
-
-    behaviour.play = late  # type: ignore[method-assign]
+    asked = known_at_stop(behaviour, 5)
     wire.script([[Pause(1), *lasting_answer()]])
     driver = wire.driver(kind)
     with pytest.raises(DeadlineExceeded):

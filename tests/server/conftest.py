@@ -9,9 +9,7 @@ import pytest
 
 from loadtest.grpc_stream import GrpcStream
 from swift_backend.serving.server_process import RunningServer, running_server
-from tests.conftest import save_tiny_model, tiny_config
-
-CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
+from tests.conftest import CHAT_TEMPLATE, save_tiny_model, tiny_config
 
 
 @pytest.fixture(scope="session")
@@ -20,22 +18,6 @@ def tiny_chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = save_tiny_model(tmp_path_factory.mktemp("served"), tiny_config("llama"))
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return directory
-
-
-@pytest.fixture(scope="session")
-def lasting_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a context that a stream takes minutes to fill."""
-    config = tiny_config("llama", max_position_embeddings=32768)
-    directory = save_tiny_model(tmp_path_factory.mktemp("lasting"), config)
-    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def lasting_environment(lasting_model: Path) -> dict[str, str]:
-    """For servers of that model."""
-    options = {"MODEL": str(lasting_model), "DTYPE": "float32", "DEBUG": "true", "KV_CACHE_TOKENS": "200000"}
-    return {f"SWIFT_{name}": value for name, value in options.items()}
 
 
 @pytest.fixture(scope="session")
