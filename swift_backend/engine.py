@@ -33,6 +33,7 @@ from swift_backend.speculation.draft_vocabulary import draft_vocabulary_size
 from swift_backend.speculation.drafters import Drafters
 from swift_backend.speculation.draw_cost import DrawCost
 from swift_backend.speculation.layer_skip import LayerSkipDrafter
+from swift_backend.speculation.lookahead import LookaheadDrafter
 from swift_backend.speculation.ngram import NgramDrafter
 from swift_backend.speculation.policy import Policy
 from swift_backend.speculation.prices import Prices
@@ -90,7 +91,8 @@ class Engine:
         draw_cost, odds = DrawCost(), PoolOdds(self._layers.pool)
         prices, stored = Prices(self.costs), config.ngram_store_tokens
         self._policy = Policy(passes, prices, odds, draw_cost, stored, siblings=config.siblings)
-        self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), NgramDrafter())
+        others: dict[str, Drafter] = {"ngram": NgramDrafter(), "lookahead": LookaheadDrafter()}
+        self._drafter: Drafter = Drafters(self._policy, LayerSkipDrafter(passes), others)
         self._starter = Starter(config, limits, self.tokenizer, self._policy.new_state)
         self._verification = Verification(self.runner, self._layers, config.acceptance, self._own_failure, draw_cost)
         times = measure(self.runner)
@@ -255,6 +257,8 @@ class Engine:
             self._layers.note_round(sequence, draft, verdict.token_ids[:committed])
             if sequence.drafting is not None:
                 self._policy.note_round(sequence, draft, verdict.token_ids[:committed])
+            if sequence.lookahead is not None:
+                sequence.lookahead.note(verdict.following)
         logprobs = verdict.logprobs[:committed]
         if committed:
             sequence.note_tokens(one.origins, logprobs, monotonic())

@@ -18,7 +18,7 @@ class Family:
 
 
 OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "invalid", "unavailable")
-DRAFTERS = ("layer_skip", "ngram", "sibling")
+DRAFTERS = ("layer_skip", "ngram", "sibling", "lookahead")
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 REQUESTS = Family("swift_requests_total", "counter", "Requests by how they ended", "outcome", OUTCOMES)

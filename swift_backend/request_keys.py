@@ -12,7 +12,7 @@ from typing import Any
 
 from swift_backend.errors import InvalidRequest
 
-SPECULATION_MODES = ("auto", "skip", "ngram", "similarity", "search", "static", "fixed", "off")
+SPECULATION_MODES = ("auto", "skip", "ngram", "similarity", "search", "static", "fixed", "lookahead", "off")
 # Where the contract sets no upper end: what fits the request parameters of every client.
 LARGEST = 2**31 - 1
 MAX_STOPS = 16

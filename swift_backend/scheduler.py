@@ -10,6 +10,8 @@ from swift_backend.sequence import Sequence
 
 # γ of the guide, where a request does not say how long its drafts may be and no policy decides.
 GUIDE_DRAFT = 5
+# A window and branches need rows more than a chain does.
+WIDE_MODES = ("lookahead",)
 # A prompt moves on by so many tokens a step, however dear they are.
 LEAST_CHUNK = 8
 
@@ -74,6 +76,7 @@ def draft_limit(sequence: Sequence, max_draft_tokens: int) -> int:
     """How many tokens may be drafted in this round: never more than may be committed beside the full model's own."""
     if not sequence.may_draft:
         return 0
-    usual = max_draft_tokens if sequence.drafting is not None else min(GUIDE_DRAFT, max_draft_tokens)
+    wide = sequence.drafting is not None or sequence.params.speculation in WIDE_MODES
+    usual = max_draft_tokens if wide else min(GUIDE_DRAFT, max_draft_tokens)
     asked = sequence.params.max_draft_tokens
     return min(usual if asked is None else asked, sequence.remaining - 1)

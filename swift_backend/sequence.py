@@ -108,6 +108,7 @@ class Sequence:
     drafting_failed: bool = False
     drafting: Any = None  # speculation.drafting_state.DraftingState, for requests whose drafts a policy decides
     text_index: Any = None  # speculation.suffix_automaton.SuffixAutomaton of the tokens, where they are looked up
+    lookahead: Any = None  # speculation.lookahead.Window, for requests that have one
     profile: torch.Tensor | None = None  # speculation.similarity.Profile of profile_tokens of the prompt
     profile_tokens: int = 0
     recent_profile: torch.Tensor | None = None  # the same of the latest tokens, where they were looked at

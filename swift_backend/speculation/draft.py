@@ -11,7 +11,7 @@ import torch
 from swift_backend.request_stats import VERIFIED, Round
 from swift_backend.scheduler import Work
 
-LAYER_SKIP, NGRAM, SIBLING, OTHER = "layer_skip", "ngram", "sibling", "other"
+LAYER_SKIP, NGRAM, SIBLING, LOOKAHEAD, OTHER = "layer_skip", "ngram", "sibling", "lookahead", "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,16 @@ class Guess:
 class Draft:
     """Tokens proposed for the next positions of a sequence; empty means "no idea", which is normal.
 
-    They are a comb: the first chain_length follow each other, the rest are alternatives to tokens of that chain, and
-    nothing follows them.
+    They are a tree: the first chain_length follow each other, the rest are alternatives to tokens of that chain and
+    what follows those. A policy's are a comb: nothing follows its alternatives.
 
     token_ids: the chain, then the siblings. parents: for each the one before it, −1 for the first; empty for a mere
     chain. drafters: who proposed each, in the metrics. probs: for each token the distribution, float64 [vocab], that it
     was drawn from, None for one that was found rather than drawn; None altogether where acceptance does not need it.
     seconds: this sequence's share of the drafting time. passes: how many draft passes the sequence was in; skip_mask:
     the sublayers that those left out; guesses: what each of them said, whether its token is in the draft or not.
+    window: how many of the last tokens are in the pass only to learn what the full model says after them; nobody
+    proposes them, and they are neither counted nor accepted.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -54,6 +56,7 @@ class Draft:
     passes: int = 0
     skip_mask: int = 0
     guesses: tuple[Guess, ...] = ()
+    window: int = 0
 
     def __post_init__(self) -> None:
         if not self.parents:
@@ -61,13 +64,18 @@ class Draft:
         if not self.drafters:
             object.__setattr__(self, "drafters", (OTHER,) * len(self.token_ids))
         if self.chain_length < 0:
-            nodes = enumerate(self.parents)
-            length = next((node for node, parent in nodes if parent != node - 1), len(self.token_ids))
+            nodes = enumerate(self.parents[: self.proposed])
+            length = next((node for node, parent in nodes if parent != node - 1), self.proposed)
             object.__setattr__(self, "chain_length", length)
         assert len(self.token_ids) == len(self.parents) == len(self.drafters)
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def proposed(self) -> int:
+        """How many of its tokens may be accepted."""
+        return len(self.token_ids) - self.window
 
     @property
     def chain(self) -> tuple[int, ...]:
@@ -87,7 +95,7 @@ class Draft:
         origins = [self.drafters[node] for node in path] + [VERIFIED] * (committed - len(path))
         accepted_chain = sum(node < self.chain_length for node in path)
         return Round(
-            self.drafters,
+            self.drafters[: self.proposed],
             tuple(origins),
             self.chain_length,
             accepted_chain,

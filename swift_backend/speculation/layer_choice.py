@@ -32,7 +32,7 @@ LOOK_EVERY = 64
 LOOK_RATE = 0.1
 # A request whose drafts do not pay earns this share of the time for trying other sets, which may.
 UNUSED = 0.1
-WITHOUT_LAYERS = ("off", "ngram")
+WITHOUT_LAYERS = ("off", "ngram", "lookahead")
 
 
 @dataclass(frozen=True, slots=True)

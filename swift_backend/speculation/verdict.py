@@ -21,13 +21,14 @@ class Verdict:
 
     path: which nodes of the draft the drafted ones were. logprobs: one per token where the request asks for them, else
     empty. broken: the logits after token_ids were no numbers; the tokens before are good (and all of them were
-    drafted).
+    drafted). following: the full model's token after each row of the draft's window.
     """
 
     token_ids: tuple[int, ...]
     path: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     broken: bool = False
+    following: tuple[int, ...] = ()
 
 
 @torch.inference_mode()
@@ -41,13 +42,17 @@ def judge(due: Seq[tuple[Sequence, Draft]], logits: torch.Tensor, rule: str) -> 
     tokens = draw_tokens(logits, draws) if rule == "coupled" else []
     verdicts, start = [], 0
     for sequence, draft in due:
-        rows = slice(start, start + len(draft) + 1)
+        count, end = draft.proposed, start + len(draft) + 1
+        rows, window = slice(start, start + count + 1), slice(start + count + 1, end)
         if rule == "coupled":
-            accepted = accept_coupled(draft.token_ids, draft.parents, tokens[rows])
+            accepted = accept_coupled(draft.token_ids[:count], draft.parents[:count], tokens[rows])
+            following = tokens[window]
         else:
             accepted = _accept_by_rejection(draft, logits[rows], draws[rows])
-        verdicts.append(_verdict(sequence, draft, accepted, logits[rows], usable[rows]))
-        start = rows.stop
+            following = logits[window].argmax(dim=-1).tolist()
+        verdict = _verdict(sequence, draft, accepted, logits[rows], usable[rows])
+        verdicts.append(replace(verdict, following=tuple(following)) if following else verdict)
+        start = end
     return verdicts
 
 
@@ -77,5 +82,5 @@ def _accept_by_rejection(draft: Draft, logits: torch.Tensor, draws: Seq[Draw]) -
         purpose = Purpose.RECOVER if node in draft.parents else Purpose.TOKEN
         return draw_from(weights, replace(draws[node + 1], purpose=purpose))
 
-    target = probabilities(logits, draws)
-    return accept_rejection(draft.token_ids, draft.parents, draft.probs, target, accept_at, draw_at)
+    target, count = probabilities(logits, draws), draft.proposed
+    return accept_rejection(draft.token_ids[:count], draft.parents[:count], draft.probs, target, accept_at, draw_at)

@@ -18,7 +18,7 @@ from swift_backend.metrics import (
 from swift_backend.params import SamplingParams
 from swift_backend.request_stats import RequestStats
 from swift_backend.sequence import Request, Sequence
-from swift_backend.speculation.draft import LAYER_SKIP, NGRAM, SIBLING, Draft
+from swift_backend.speculation.draft import LAYER_SKIP, LOOKAHEAD, NGRAM, SIBLING, Draft
 
 
 def sequence(output: int, reused: int = 0) -> Sequence:
@@ -37,6 +37,7 @@ def busy_report() -> StepReport:
     report.note_round(Draft((4,), drafters=skip).round((), 1, 0.25), skipped_sublayers=6)
     report.note_round(Draft().round((), 1, 0.25))
     report.note_round(Draft((5, 6), drafters=ngram * 2).round((0, 1), 2, 0.25))
+    report.note_round(Draft((7, 8, 8), drafters=(LOOKAHEAD,) * 3, window=2).round((0,), 2, 0.25))
     report.note_tokens(sequence(9), 3)
     report.note_tokens(sequence(2, reused=16), 2)
     for outcome, count in (("length", 4), ("length", 1), ("timeout", 0)):
@@ -52,14 +53,14 @@ def test_counters() -> None:
         ("swift_prompt_tokens_total", ""): 3,  # of the one whose first token this is
         ("swift_reused_prompt_tokens_total", ""): 16,
         ("swift_generated_tokens_total", ""): 5,
-        ("swift_rounds_total", ""): 4,
-        ("swift_first_draft_tokens_total", ""): 3,
-        ("swift_accepted_first_draft_tokens_total", ""): 2,
+        ("swift_rounds_total", ""): 5,
+        ("swift_first_draft_tokens_total", ""): 4,
+        ("swift_accepted_first_draft_tokens_total", ""): 3,
         ("swift_layer_search_seconds_total", ""): 0.25,
         ("swift_rounds_without_draft_total", ""): 1,
         ("swift_draft_passes_total", ""): 3,
         ("swift_draft_seconds_total", ""): 0.5,
-        ("swift_verify_seconds_total", ""): 1.0,
+        ("swift_verify_seconds_total", ""): 1.25,
         ("swift_decide_seconds_total", ""): 0.125,
         ("swift_draft_tokens_total", "layer_skip"): 4,
         ("swift_draft_tokens_total", "sibling"): 1,
@@ -67,6 +68,8 @@ def test_counters() -> None:
         ("swift_draft_tokens_total", "ngram"): 2,
         ("swift_accepted_draft_tokens_total", "layer_skip"): 2,
         ("swift_accepted_draft_tokens_total", "ngram"): 2,
+        ("swift_draft_tokens_total", "lookahead"): 1,
+        ("swift_accepted_draft_tokens_total", "lookahead"): 1,
     }
 
 
@@ -98,6 +101,7 @@ def test_histograms() -> None:
         ("swift_accepted_per_round", 3.0),
         ("swift_accepted_per_round", 0.0),
         ("swift_accepted_per_round", 2.0),
+        ("swift_accepted_per_round", 1.0),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from swift_client.core.timeout import TimeoutTypes
 
-Speculation = Literal["auto", "skip", "ngram", "similarity", "search", "static", "fixed", "off"]
+Speculation = Literal["auto", "skip", "ngram", "similarity", "search", "static", "fixed", "lookahead", "off"]
 
 
 class Message(TypedDict):
