@@ -19,7 +19,7 @@ from tests.conftest import save_tiny_model, tiny_config
 
 PROMPT = [3, 4, 5]
 STOP = 2
-DRAWS = 1500
+DRAWS = 1000
 WORDS = {"w4": [4], "w5 w6": [5, 6], "w7 w8 w9": [7, 8, 9]}
 SETTINGS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 0.6},
