@@ -81,7 +81,9 @@ class _Chat:
     def _answer(self, said: str) -> Completion:
         """Ctrl-C leaves the stream, which cancels it on the server; what came so far is the answer."""
         page = Page(self._show_drafts)
-        stream = self._client.stream(messages=self._conversation.messages(said), **self._conversation.settings)
+        texts_of_tokens = {"logprobs": 0} if self._show_drafts else {}
+        settings = {**texts_of_tokens, **self._conversation.settings}
+        stream = self._client.stream(messages=self._conversation.messages(said), **settings)
         with Live(console=self._console, refresh_per_second=_REFRESH_PER_SECOND, vertical_overflow="visible") as live:
             try:
                 with stream:

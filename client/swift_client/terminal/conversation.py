@@ -40,7 +40,8 @@ class Totals:
         speed = self.tokens / self.seconds if self.seconds else 0.0
         rate = self.accepted_draft_tokens / self.draft_tokens if self.draft_tokens else 0.0
         drafts = f"{self.accepted_draft_tokens} of {self.draft_tokens} drafted tokens accepted ({rate:.0%})"
-        return f"{self.answers} answers, {self.tokens} tokens in {self.seconds:.1f} s ({speed:.1f} tokens/s); {drafts}"
+        answers = "1 answer" if self.answers == 1 else f"{self.answers} answers"
+        return f"{answers}, {self.tokens} tokens in {self.seconds:.1f} s ({speed:.1f} tokens/s); {drafts}"
 
 
 @dataclass(slots=True)

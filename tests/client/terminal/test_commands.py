@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from swift_client import FakeTransport, InvalidRequest, Pause, QueueFull, ServerError, SwiftClientError, fake_response
+from swift_client.core.results import Chunk, TokenLogprob
 from swift_client.terminal import chat_command, generate_command
 from swift_client.terminal.exit_codes import CODES, EXPLANATION, code_of_end, code_of_error
+from swift_client.terminal.rendering import DRAFTED, VERIFIED, coloured
 
 from tests.client.wire_servers import Behaviour, HttpServer
 
@@ -73,7 +75,7 @@ def test_settings_and_commands() -> None:
     }  # fmt: skip
     assert messages(transport, 0)[0] == {"role": "system", "content": "x"}
     for expected in ("temperature is 0.7", "top_p is the server's default", "temperature 0.7, stop ['a']",
-                     "timeout is no sampling key", "1 answers, 5 tokens in", "2 of 4 drafted tokens accepted (50%)",
+                     "timeout is no sampling key", "1 answer, 5 tokens in", "2 of 4 drafted tokens accepted (50%)",
                      "there is no /what", "Ctrl-D or /quit leaves", "/reset           forget"):  # fmt: skip
         assert expected in shown
     assert len(transport.requests) == 1
@@ -91,6 +93,27 @@ def test_drafts_are_coloured() -> None:
     console = Console(file=screen, width=100, color_system="standard", force_terminal=True)
     chat_command.main(["--show-drafts"], FakeTransport(ANSWER), console, iter_lines(["hello"]))
     assert "\x1b[32mfly fast\x1b[0m" in screen.getvalue() and "**Swifts** \x1b[32m" in screen.getvalue()
+
+
+def test_drafted_tokens_are_coloured_where_they_can_be_told_apart() -> None:
+    def chunk(text: str, tokens: Sequence[str], accepted: int) -> Chunk:
+        logprobs = tuple(TokenLogprob(1, -0.5, token) for token in tokens)
+        return Chunk(text, (1,) * len(tokens), accepted_draft_tokens=accepted, logprobs=logprobs)
+
+    assert coloured(chunk("a b c", ["a", " b", " c"], 2)) == [("a b", DRAFTED), (" c", VERIFIED)]
+    assert coloured(chunk("a b", ["a", " b"], 2)) == [("a b", DRAFTED), ("", VERIFIED)]  # ended within a draft
+    assert coloured(chunk("a", ["a"], 0)) == [("a", VERIFIED)]
+    assert coloured(chunk("a b c", ["a", " b", " c"], 1)) == [("a b c", DRAFTED)]  # two rounds: which is which?
+    assert coloured(chunk("a", ["a", " b"], 1)) == [("a", DRAFTED)]  # some text is held back
+    assert coloured(chunk("a b", [], 1)) == [("a b", DRAFTED)]
+
+
+def test_only_who_wants_colours_asks_for_tokens() -> None:
+    for options, expected in ((["--show-drafts"], 0), ([], None), (["--show-drafts", "--set", "logprobs=2"], 2)):
+        transport = FakeTransport(ANSWER)
+        chat(["hello"], transport, *options)
+        sent = json.loads(str(transport.requests[0].inputs.get("sampling_parameters", "{}")))
+        assert sent.get("logprobs") == expected
 
 
 def iter_lines(lines: list[str]) -> object:
