@@ -80,7 +80,7 @@ class KVCache:
         end = extent.start + extent.length
         assert all(0 <= place < offset < extent.size - extent.length for offset, place in moved), "not tentative slots"
         for both in self.slots:
-            for offset, place in moved:  # one at most, where alternatives are leaves
+            for offset, place in moved:  # ascending, so that nothing is written over that is still to be moved
                 both[end + place] = both[end + offset]
 
     def copy(self, source: Extent, target: Extent, num_tokens: int) -> None:

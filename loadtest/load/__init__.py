@@ -1,0 +1,1 @@
+"""What users of a load test do. Nothing here knows Locust, but for users.py and web_tab.py."""

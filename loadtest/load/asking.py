@@ -1,0 +1,38 @@
+"""How is one request made and timed? A stream of the client's, chunk by chunk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from swift_client import SwiftClient, SwiftClientError
+
+from loadtest.load.outcome import Outcome
+
+
+def ask(
+    client: SwiftClient, user: int, prompt: str, options: dict[str, Any], on_chunk: Callable[[], None] = lambda: None
+) -> Outcome:
+    """The outcome, an error of the client's among them; on_chunk is called after each chunk.
+
+    Where on_chunk or the caller's thread is ended from outside, the request is withdrawn on the way out.
+    """
+    outcome, began = Outcome(user, time.time()), time.perf_counter()
+    # As a message, which is what models with a chat template are asked with.
+    stream = client.stream(messages=[{"role": "user", "content": prompt}], **options)
+    outcome.request_id = stream.request_id
+    try:
+        with stream:
+            for chunk in stream:
+                outcome.arrivals.append((time.perf_counter() - began, len(chunk.token_ids)))
+                on_chunk()
+    except SwiftClientError as error:
+        outcome.error = f"{type(error).__name__}: {error}".replace(f" (request {stream.request_id})", "")
+    outcome.total = time.perf_counter() - began
+    outcome.tokens = stream.usage.completion_tokens
+    outcome.prompt_tokens = stream.usage.prompt_tokens
+    outcome.draft_tokens = stream.speculation.draft_tokens
+    outcome.accepted_draft_tokens = stream.speculation.accepted_draft_tokens
+    outcome.finish_reason = stream.finish_reason or ""
+    return outcome

@@ -1,0 +1,110 @@
+"""Who puts load on a server? Locust's users, each with one request at a time on a client that all of them share."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from locust import LoadTestShape, User, constant, task
+from swift_client import SwiftClient
+
+from loadtest.load.asking import ask
+from loadtest.load.outcome import Outcome
+from loadtest.load.shapes import users_at
+from loadtest.load.summary import summary
+from loadtest.load.workloads import WORKLOADS, Deck, prompts_of
+
+# Requests that a test remembers; one that runs for days must not fill the memory.
+MOST_KEPT = 20_000
+
+
+class Traffic:
+    """What all users of one test have in common."""
+
+    def __init__(self, options: Any, host: str, client: SwiftClient | None = None) -> None:
+        """options: Locust's, ours among them; client: in place of one for the host."""
+        workload = WORKLOADS[options.workload]
+        files = [Path(name) for name in (options.dataset or "").split(",") if name]
+        self.name, self.kind = workload.name, host.partition(":")[0]
+        self.client = client or SwiftClient(host)
+        self.deck = Deck(prompts_of(workload, files), options.prompt_seed)
+        self.options = {"max_tokens": options.max_tokens or workload.max_tokens, "speculation": options.speculation}
+        self.outcomes: deque[Outcome] = deque(maxlen=MOST_KEPT)
+        self._numbers = count()
+        self._record = Path(options.record) if options.record else None
+        self._begun = time.time()
+
+    def number(self) -> int:
+        """Of a new user."""
+        return next(self._numbers)
+
+    def note(self, outcome: Outcome) -> None:
+        """Keep an outcome, and write it where it is asked for."""
+        self.outcomes.append(outcome)
+        if self._record is not None:
+            with self._record.open("a", encoding="utf-8") as file:
+                file.write(outcome.line())
+
+    def summary(self) -> dict[str, Any]:
+        """Of the latest MOST_KEPT requests that are over."""
+        return summary(self.outcomes, max(time.time() - self._begun, 1e-9))
+
+    def close(self) -> None:
+        """Withdraw what is open, and let go of the server."""
+        self.client.close()
+
+
+def report(outcome: Outcome, kind: str, name: str, fire: Callable[..., None]) -> None:
+    """Tell Locust: the request, with its tokens as its length, and beside it first token and gaps; milliseconds."""
+    error = RuntimeError(outcome.error) if outcome.error else None
+    events = [(kind, outcome.total, outcome.tokens, error)]
+    if outcome.first_token is not None:
+        events.append(("TTFT", outcome.first_token, 0, None))
+    events += [("gap", seconds, tokens, None) for seconds, tokens in outcome.gaps]
+    for request_type, seconds, tokens, exception in events:
+        fire(
+            request_type=request_type,
+            name=name,
+            response_time=1000 * seconds,
+            response_length=tokens,
+            exception=exception,
+            context={},
+        )
+
+
+class StreamingUser(User):
+    """Asks, reads the answer as it comes, and asks again; over gRPC or HTTP, by the host's scheme."""
+
+    wait_time = constant(0)
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self._traffic: Traffic = environment.swift_traffic
+        self._number = self._traffic.number()
+        self._prompts = self._traffic.deck.dealt_to(self._number)
+
+    @task
+    def ask(self) -> None:
+        """One request."""
+        traffic = self._traffic
+        outcome = ask(traffic.client, self._number, self._prompts.next(), dict(traffic.options))
+        traffic.note(outcome)
+        report(outcome, traffic.kind, traffic.name, self.environment.events.request.fire)
+
+
+class Course(LoadTestShape):
+    """The number of users over time, as --shape says, from -u, -r and -t."""
+
+    use_common_options = True
+
+    def tick(self) -> tuple[int, float] | None:
+        """Users and how many of them may start in a second; None at the end."""
+        assert self.runner is not None
+        options: Any = self.runner.environment.parsed_options
+        most, seconds = options.num_users or 1, self.get_run_time()
+        users = users_at(options.shape, seconds, options.run_time, most)
+        return None if users is None else (users, options.spawn_rate or most)
