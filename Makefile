@@ -67,10 +67,11 @@ format: $(STAMP) ## rewrite the code in the house style
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: $(STAMP) ## measure the engine: ARGS=
-	@$(if $(wildcard loadtest/bench.py),,echo "error: loadtest/bench.py is not written yet" >&2; exit 1;) \
-	exec $(RUN) loadtest.bench $(ARGS)
+bench: $(STAMP) ## measure methods against each other, about two minutes, into reports/: MODEL= ARGS=
+	@exec $(RUN) loadtest.speedup $(if $(MODEL),--model "$(MODEL)") --methods off,fixed,skip,ngram,auto,lookahead \
+		--per-category 1 --max-tokens 48 --memory --json reports/speedup.json --html reports/speedup.html $(ARGS)
 
-loadtest: $(STAMP) ## put load on a running server: ARGS=
-	@$(if $(wildcard loadtest/sweep.py),,echo "error: loadtest/sweep.py is not written yet" >&2; exit 1;) \
-	exec $(RUN) loadtest.sweep --url grpc://localhost:$(GRPC_PORT) $(ARGS)
+loadtest: $(STAMP) ## put load on a running server, about two minutes, into reports/: GRPC_PORT= METRICS_PORT= ARGS=
+	@exec $(RUN) loadtest.sweep --url grpc://localhost:$(GRPC_PORT) \
+		--metrics-url http://localhost:$(METRICS_PORT)/metrics --users 1,2,4,8 --duration 20s \
+		--json reports/sweep.json --html reports/sweep.html $(ARGS)

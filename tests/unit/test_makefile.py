@@ -1,12 +1,16 @@
 """Do the commands say what they cannot do, and skip what is done?"""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from loadtest.speedup import options as speedup_options
+from loadtest.sweep import options as sweep_options
 
 ROOT = Path(__file__).parents[2]
 INPUTS = ("Makefile", "constraints.txt", "pyproject.toml", "requirements-nodeps.txt", "client/pyproject.toml")
@@ -81,12 +85,26 @@ def test_another_list_of_packages_or_kernel_is_installed_again(folder, file):
     assert "pip install" in asked and "-e ./client" in asked
 
 
-@pytest.mark.parametrize(("target", "file"), [("bench", "loadtest/bench.py"), ("loadtest", "loadtest/sweep.py")])
-def test_a_target_with_nothing_behind_it_says_so(folder, target, file):
+@pytest.mark.parametrize(
+    ("target", "options", "parser"),
+    [
+        ("bench", ["MODEL=a dir/m.gguf", "ARGS=--seed 3"], speedup_options),
+        ("loadtest", ["GRPC_PORT=2", "METRICS_PORT=3", "ARGS=--max-tokens 9"], sweep_options),
+    ],
+)
+def test_small_measurements_ask_for_what_there_is(folder, target, options, parser):
+    """Their commands are understood, write into reports/, and take ARGS last."""
     pretend_installed(folder)
-    outcome = make(folder, target)
-    assert outcome.returncode == 2
-    assert outcome.stderr.startswith(f"error: {file} is not written yet\n")
+    printed = make(folder, "-n", target, *options).stdout.replace("\\\n", " ")
+    words = shlex.split(printed)
+    asked = parser.parser().parse_args(words[words.index("-m") + 2 :])
+    assert asked.json == Path(f"reports/{'speedup' if target == 'bench' else 'sweep'}.json")
+    assert asked.html == asked.json.with_suffix(".html")
+    if target == "bench":
+        assert (asked.model, asked.seed) == ("a dir/m.gguf", 3)
+    else:
+        assert (asked.url, asked.metrics_url) == ("grpc://localhost:2", "http://localhost:3/metrics")
+        assert asked.max_tokens == 9
 
 
 def test_serve_passes_its_variables_on(folder):
