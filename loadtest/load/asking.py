@@ -6,17 +6,28 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from swift_client import SwiftClient, SwiftClientError
+from swift_client import Retry, Stream, SwiftClient, SwiftClientError
 
-from loadtest.load.outcome import Outcome
+from loadtest.load.outcome import WITHDRAWN, Outcome
+
+
+def client_of(url: str, **more: Any) -> SwiftClient:
+    """What all users ask with. Nothing is sent again: a refusal is a figure here, and a second try would hide it."""
+    return SwiftClient(url, retry=Retry(limit=0), **more)
 
 
 def ask(
-    client: SwiftClient, user: int, prompt: str, options: dict[str, Any], on_chunk: Callable[[], None] = lambda: None
+    client: SwiftClient,
+    user: int,
+    prompt: str,
+    options: dict[str, Any],
+    on_chunk: Callable[[], None] = lambda: None,
+    on_withdrawn: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Outcome:
     """The outcome, an error of the client's among them; on_chunk is called after each chunk.
 
-    Where on_chunk or the caller's thread is ended from outside, the request is withdrawn on the way out.
+    Where on_chunk or the caller's thread is ended from outside, the request is withdrawn on the way out, and
+    on_withdrawn gets what came of it.
     """
     outcome, began = Outcome(user, time.time()), time.perf_counter()
     # As a message, which is what models with a chat template are asked with.
@@ -29,10 +40,19 @@ def ask(
                 on_chunk()
     except SwiftClientError as error:
         outcome.error = f"{type(error).__name__}: {error}".replace(f" (request {stream.request_id})", "")
+    except BaseException:
+        outcome.error = WITHDRAWN
+        on_withdrawn(_completed(outcome, stream, began))
+        raise
+    return _completed(outcome, stream, began)
+
+
+def _completed(outcome: Outcome, stream: Stream, began: float) -> Outcome:
+    """With what the stream counted."""
     outcome.total = time.perf_counter() - began
     outcome.tokens = stream.usage.completion_tokens
     outcome.prompt_tokens = stream.usage.prompt_tokens
     outcome.draft_tokens = stream.speculation.draft_tokens
     outcome.accepted_draft_tokens = stream.speculation.accepted_draft_tokens
-    outcome.finish_reason = stream.finish_reason or ""
+    outcome.finish_reason = "" if outcome.error else stream.finish_reason or ""
     return outcome

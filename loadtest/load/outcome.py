@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+# The error of a request that was running when the test was ended.
+WITHDRAWN = "withdrawn: the test was ended"
+
 
 @dataclass(slots=True)
 class Outcome:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from locust import LoadTestShape, User, constant, task
+from locust.exception import StopUser
 from swift_client import SwiftClient
 
-from loadtest.load.asking import ask
+from loadtest.load.asking import ask, client_of
 from loadtest.load.outcome import Outcome
 from loadtest.load.shapes import users_at
 from loadtest.load.summary import summary
@@ -20,6 +21,10 @@ from loadtest.load.workloads import WORKLOADS, Deck, prompts_of
 
 # Requests that a test remembers; one that runs for days must not fill the memory.
 MOST_KEPT = 20_000
+# For the server to hear of it.
+WITHDRAW_SECONDS = 8.0
+# Or users of a server that refuses everything would fail a hundred times a second.
+AFTER_FAILURE_SECONDS = 1.0
 
 
 class Traffic:
@@ -30,7 +35,7 @@ class Traffic:
         workload = WORKLOADS[options.workload]
         files = [Path(name) for name in (options.dataset or "").split(",") if name]
         self.name, self.kind = workload.name, host.partition(":")[0]
-        self.client = client or SwiftClient(host)
+        self.client = client or client_of(host)
         self.deck = Deck(prompts_of(workload, files), options.prompt_seed)
         self.options = {"max_tokens": options.max_tokens or workload.max_tokens, "speculation": options.speculation}
         self.outcomes: deque[Outcome] = deque(maxlen=MOST_KEPT)
@@ -76,6 +81,15 @@ def report(outcome: Outcome, kind: str, name: str, fire: Callable[..., None]) ->
         )
 
 
+def withdraw(environment: Any) -> None:
+    """End the test now, whatever --stop-timeout says: users withdraw their requests when they are killed."""
+    environment.stop_timeout = 0
+    environment.runner.user_greenlets.kill(timeout=WITHDRAW_SECONDS)
+    environment.runner.quit()
+    if environment.web_ui:
+        environment.web_ui.stop()
+
+
 class StreamingUser(User):
     """Asks, reads the answer as it comes, and asks again; over gRPC or HTTP, by the host's scheme."""
 
@@ -83,17 +97,26 @@ class StreamingUser(User):
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
-        self._traffic: Traffic = environment.swift_traffic
+        self._traffic: Traffic | None = environment.swift_traffic
+
+    def on_start(self) -> None:
+        """Without traffic there is nothing to do: what the web page was told cannot be used."""
+        if self._traffic is None:
+            raise StopUser
         self._number = self._traffic.number()
         self._prompts = self._traffic.deck.dealt_to(self._number)
 
     @task
     def ask(self) -> None:
         """One request."""
+        assert self._traffic is not None
         traffic = self._traffic
-        outcome = ask(traffic.client, self._number, self._prompts.next(), dict(traffic.options))
+        prompt, options = self._prompts.next(), dict(traffic.options)
+        outcome = ask(traffic.client, self._number, prompt, options, on_withdrawn=traffic.note)
         traffic.note(outcome)
         report(outcome, traffic.kind, traffic.name, self.environment.events.request.fire)
+        if outcome.error:
+            time.sleep(AFTER_FAILURE_SECONDS)
 
 
 class Course(LoadTestShape):

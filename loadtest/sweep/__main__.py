@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             other["levels"], other["machine"], other["command"]
         with SwiftClient(arguments.url) as client:
             client.health()
+        if arguments.metrics_url and server_side.read(arguments.metrics_url) is None:
+            raise ValueError(f"--metrics-url must be a page that answers, got {arguments.metrics_url}")
     except (OSError, ValueError, LookupError, TypeError, InvalidRequest, SwiftClientError) as error:
         options.error(f"{type(error).__name__}: {error}")
     return Sweep(arguments, sys.argv[1:] if argv is None else argv, other).go()
@@ -138,4 +141,5 @@ class Sweep:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or Locust would go on without us
     raise SystemExit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -38,8 +39,9 @@ class Load:
     options: Sequence[str] = ()
 
     def command(self, users: int, record: Path) -> list[str]:
-        """Locust's; all users come at once, and end their requests when the time is over."""
-        course = ["-u", str(users), "-r", str(users), "-t", f"{self.duration:g}s", "--stop-timeout", str(PATIENCE)]
+        """Locust's, which takes whole seconds; all users come at once, and end their requests when the time is over."""
+        seconds = f"{math.ceil(self.duration)}s"
+        course = ["-u", str(users), "-r", str(users), "-t", seconds, "--stop-timeout", str(PATIENCE)]
         quiet = ["--headless", "--only-summary", "--loglevel", "WARNING", "--reset-stats"]
         ours = ["--host", self.url, "--shape", self.shape, "--record", str(record), "--max-failures", "1"]
         return [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *quiet, *course, *ours, *self.options]
@@ -81,8 +83,8 @@ class Interrupted(Exception):
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End it if it runs: asked first, then made to."""
-    for number, patience in ((signal.SIGINT, LAST_SECONDS), (signal.SIGKILL, LAST_SECONDS)):
+    """End it if it runs: asked first, then made to. (By SIGINT, Locust would first wait for all requests.)"""
+    for number, patience in ((signal.SIGTERM, LAST_SECONDS), (signal.SIGKILL, LAST_SECONDS)):
         if process.poll() is not None:
             return
         process.send_signal(number)

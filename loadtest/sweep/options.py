@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+from swift_client.core.endpoint import Endpoint
 
 from loadtest.load.shapes import SHAPES
 from loadtest.load.thresholds import add_options
@@ -15,7 +16,6 @@ from loadtest.load.workloads import WORKLOADS
 from swift_backend.request_keys import SPECULATION_MODES
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-METRICS_PORT = 8002
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=int, help="of an answer; the workload's if left out")
     add("--speculation", choices=SPECULATION_MODES, default="auto")
     add("--seed", type=int, default=0, help="of the order of prompts")
-    add("--metrics-url", help=f"the server's metrics page (default: port {METRICS_PORT} of its host)")
+    add("--metrics-url", help="the server's metrics page (default: port 8002 of its host, if there is one)")
     add("--json", type=Path, help="written after every level")
     add("--html", type=Path, help="a page with plots, in one file")
     add("--compare", type=Path, metavar="OTHER.json", help="another sweep, to be shown beside this one")
@@ -66,8 +66,8 @@ def duration(text: str) -> float:
 
 
 def metrics_url(url: str, given: str | None) -> str:
-    """Of the page of the server's metrics."""
-    return given or f"http://{urlsplit(url).hostname or 'localhost'}:{METRICS_PORT}/metrics"
+    """Of the page of the server's metrics; ValueError where the server's own URL is none."""
+    return given or Endpoint.parse(url).metrics_url
 
 
 def for_locust(arguments: argparse.Namespace) -> list[str]:

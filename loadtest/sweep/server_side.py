@@ -26,13 +26,14 @@ def read(url: str | None) -> dict[Sample, float] | None:
 
 
 def read_at_rest(url: str | None) -> dict[Sample, float] | None:
-    """Once no request runs or waits any more."""
+    """Once no request runs or waits, and no figure changes: gauges are written before histograms."""
     until = time.monotonic() + SETTLE_SECONDS
+    latest = None
     while (metrics := read(url)) is not None:
-        if not total(metrics, "swift_running_requests") + total(metrics, "swift_waiting_requests"):
+        busy = total(metrics, "swift_running_requests") + total(metrics, "swift_waiting_requests")
+        if (not busy and metrics == latest) or time.monotonic() > until:
             return metrics
-        if time.monotonic() > until:
-            return metrics
+        latest = metrics
         time.sleep(0.1)
     return None
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 HEADS = (
     "users", "requests", "failed", "TTFT, ms", "per token, ms", "whole, s", "tokens/s", "accepted", "drafted",
     "agrees",
 )  # fmt: skip
-ABOUT = "latencies p50/p90/p99 · drafted a round, and whether figures agree, by the server"
+ABOUT = "latencies p50, p90, p99 · drafted a round, and whether figures agree, by the server"
 
 
 def table(levels: Sequence[dict[str, Any]]) -> Table:
     """One line for each level."""
-    made = Table(*HEADS, title=ABOUT, padding=(0, 0))
+    heads = [Column(head, min_width=max(map(len, head.split()))) for head in HEADS]
+    made = Table(*heads, title=ABOUT, padding=(0, 0), show_lines=True)
     for level in levels:
-        made.add_row(*cells(level))
+        made.add_row(*(cell.replace("/", "\n") for cell in cells(level)))  # one below the other: 80 columns are few
     return made
 
 
