@@ -28,6 +28,9 @@ def export(directory: Path, target: Path) -> None:
     family = config["model_type"]
     if family not in ARCHITECTURES:
         raise NotExported(f"{family}: only {', '.join(ARCHITECTURES)} can be written for llama.cpp")
+    scaling = (config.get("rope_parameters") or config.get("rope_scaling") or {}).get("rope_type", "default")
+    if scaling != "default":  # or the two would compute different things
+        raise NotExported(f"rope scaling {scaling}: it is not written for llama.cpp")
     writer = GGUFWriter(target, family)
     _add_shape(writer, config)
     names = get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])

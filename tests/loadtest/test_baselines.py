@@ -18,10 +18,12 @@ from loadtest.baselines.gguf_export import NotExported, _ordered, export
 from swift_backend import SwiftLLM
 from tests.conftest import save_tiny_model, tiny_config
 
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_the_file_has_every_weight(tiny_model: Callable[[str], Path], tmp_path: Path, family: str) -> None:
-    directory = tiny_model(family)
+def test_the_file_has_every_weight(tmp_path: Path, family: str) -> None:
+    directory = save_tiny_model(tmp_path / "model", tiny_config(family, rope_parameters=PLAIN_ROPE))
     export(directory, tmp_path / "m.gguf")
     reader = GGUFReader(tmp_path / "m.gguf")
     weights = load_file(directory / "model.safetensors")
@@ -57,13 +59,16 @@ def test_queries_turn_as_they_did() -> None:
 def test_other_families_are_refused_by_name(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(NotExported, match="qwen3: only llama, qwen2"):
         export(tiny_model("qwen3"), tmp_path / "m.gguf")
+    with pytest.raises(NotExported, match="rope scaling llama3"):
+        export(tiny_model("llama"), tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_llama_cpp_answers_as_we_do(tmp_path: Path, family: str) -> None:
     """But for near ties: it rounds activations to bfloat16, and we do not. Its kernels want rows of 32 values."""
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    config = tiny_config(family, hidden_size=128, intermediate_size=192, num_attention_heads=4, head_dim=32)
+    sizes = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4, "head_dim": 32}
+    config = tiny_config(family, rope_parameters=PLAIN_ROPE, **sizes)
     directory = save_tiny_model(tmp_path / "model", config)
     ours, theirs = Ours(SwiftLLM(directory, "bfloat16")), LlamaCpp(directory, threads=1, context=128)
     try:
