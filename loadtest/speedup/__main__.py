@@ -21,6 +21,7 @@ from loadtest.speedup.prompts import GUIDE_ROWS, Prompt, alternating, batches, i
 from loadtest.speedup.rows import rows_of, stream_of, totals_of
 from loadtest.speedup.table import table
 from swift_backend import SwiftLLM
+from swift_backend.serving.stop_signals import stop_signals_interrupt
 
 INTERRUPTED = 130
 
@@ -76,9 +77,10 @@ class Run:
     def go(self) -> int:
         """Measure what is left; the exit status."""
         try:
-            self._measure()
-            if self._arguments.memory:
-                self._measure_memory()
+            with stop_signals_interrupt():
+                self._measure()
+                if self._arguments.memory:
+                    self._measure_memory()
         except KeyboardInterrupt:
             self._console.print("stopped: what was measured until now follows")
             self._tell()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from loadtest.sweep.locust_run import Interrupted, Load, LocustFailed, run_level
 from loadtest.sweep.options import for_locust, metrics_url, parser
 from loadtest.sweep.table import table
 from swift_backend.errors import InvalidRequest
+from swift_backend.serving.stop_signals import stop_signals_interrupt
 
 INTERRUPTED = 130
 
@@ -71,7 +71,8 @@ class Sweep:
         """Run all levels; the exit status."""
         status = 0
         try:
-            self._run()
+            with stop_signals_interrupt():
+                self._run()
         except (KeyboardInterrupt, Interrupted):
             self._console.print("stopped: what was measured until now follows")
             status = INTERRUPTED
@@ -141,5 +142,4 @@ class Sweep:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or Locust would go on without us
     raise SystemExit(main())
