@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from loadtest.load.outcome import Outcome
+from loadtest.load.outcome import WITHDRAWN, Outcome
 from loadtest.statistics import percentiles
 
 
 def summary(outcomes: Collection[Outcome], duration: float) -> dict[str, Any]:
-    """Latencies in seconds, of whole answers; output_tokens: of all requests, whole or not.
+    """Latencies in seconds, of whole answers; output_tokens: of all requests, whole or not. What was withdrawn because
+    the test was ended is among the errors, but no failure.
 
     inter_token: the time since the chunk before, shared by the tokens of a chunk; chunk_gap: the whole of it, once per
     chunk, which is what a reader waits. tokens_per_second: those that came within `duration` seconds of the first
@@ -23,7 +24,7 @@ def summary(outcomes: Collection[Outcome], duration: float) -> dict[str, Any]:
     drafted = sum(one.draft_tokens for one in outcomes)
     return {
         "requests": len(outcomes),
-        "failures": len(outcomes) - len(whole),
+        "failures": sum(bool(one.error) and one.error != WITHDRAWN for one in outcomes),
         "errors": dict(Counter(one.error for one in outcomes if one.error)),
         "finish_reasons": dict(Counter(one.finish_reason for one in whole)),
         "ttft": percentiles([one.first_token for one in whole if one.first_token is not None]),

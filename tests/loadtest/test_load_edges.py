@@ -41,7 +41,8 @@ def test_what_came_of_a_request_that_the_end_withdraws() -> None:
         ask(client, 0, "Hi", {}, on_chunk=end, on_withdrawn=kept.append)
     [outcome] = kept
     assert (outcome.error, outcome.tokens, outcome.draft_tokens, outcome.finish_reason) == (WITHDRAWN, 1, 3, "")
-    assert summary(kept, 1.0)["failures"] == 1
+    made = summary(kept, 1.0)
+    assert (made["requests"], made["failures"], made["errors"]) == (1, 0, {WITHDRAWN: 1})
 
 
 def test_locust_is_given_whole_seconds(tmp_path: Path) -> None:

@@ -18,15 +18,21 @@ from loadtest.load.outcome import WITHDRAWN
 from loadtest.sweep.locust_run import LOCUSTFILE, ROOT
 from swift_backend.serving.server_process import RunningServer, running_server
 from tests.client.wire_servers import within
+from tests.conftest import CHAT_TEMPLATE, save_tiny_model, tiny_config
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
 
 
 @pytest.fixture(scope="module")
-def server(lasting_environment: dict[str, str]) -> Iterator[RunningServer]:
-    """Its answers take minutes."""
-    with running_server(environment={**lasting_environment, "OMP_NUM_THREADS": "1"}) as running:
+def server(lasting_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Its answers take minutes: no token ends them."""
+    config = tiny_config("llama", max_position_embeddings=32768, eos_token_id=None)
+    directory = save_tiny_model(tmp_path_factory.mktemp("endless"), config)
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    with running_server(
+        environment={**lasting_environment, "SWIFT_MODEL": str(directory), "OMP_NUM_THREADS": "1"}
+    ) as running:
         yield running
 
 
@@ -64,6 +70,7 @@ def test_requests_that_would_take_minutes_are_withdrawn(
     assert figure(server, "swift_requests_total", outcome="cancelled") - cancelled == 2
     [level] = json.loads(out.read_text())["levels"]
     assert (level["users"], level["complete"], level["errors"]) == (2, False, {WITHDRAWN: 2})
+    assert (level["requests"], level["failures"]) == (2, 0)
     assert level["output_tokens"] > 2 and "</html>" in page.read_text()
 
 
