@@ -16,6 +16,7 @@ from typing import Any  # noqa: E402
 
 import gevent  # noqa: E402
 from locust import events  # noqa: E402
+from swift_client import SwiftClientError  # noqa: E402
 
 from loadtest.load.shapes import SHAPES  # noqa: E402
 from loadtest.load.thresholds import add_options, thresholds_of  # noqa: E402
@@ -35,6 +36,7 @@ def _options(parser: Any) -> None:
     add = parser.add_argument
     add("--workload", choices=list(WORKLOADS), default="mixed", help="what users ask")
     add("--dataset", default="", help="prompts of these files instead: FILE.jsonl,FILE.jsonl")
+    add("--prompt-format", choices=("chat", "raw"), default="chat", help="raw: for models without a chat template")
     add("--shape", choices=list(SHAPES), default="constant", help="how many users there are over time")
     add("--prompt-seed", type=int, default=0, help="fixes the order of the prompts of each user")
     add("--max-tokens", type=int, default=None, help="of an answer; the workload's if left out")
@@ -65,6 +67,9 @@ def _started(environment: Any, **_: Any) -> None:
         environment.swift_traffic = None
     try:
         environment.swift_traffic = Traffic(environment.parsed_options, environment.host)
+        environment.swift_traffic.connect()
+    except SwiftClientError as error:
+        _log.error("%s", error)  # users will find out, too: their requests are counted as failed
     except (InvalidRequest, OSError, ValueError) as error:
         _log.error("nobody asks anything: %s", error)
 

@@ -16,22 +16,26 @@ def client_of(url: str, **more: Any) -> SwiftClient:
     return SwiftClient(url, retry=Retry(limit=0), **more)
 
 
+def asked(prompt: str, prompt_format: str) -> dict[str, Any]:
+    """A prompt as the client takes it: a user's message (chat), or the text as it is (raw)."""
+    return {"messages": [{"role": "user", "content": prompt}]} if prompt_format == "chat" else {"prompt": prompt}
+
+
 def ask(
     client: SwiftClient,
     user: int,
-    prompt: str,
+    question: dict[str, Any],
     options: dict[str, Any],
     on_chunk: Callable[[], None] = lambda: None,
     on_withdrawn: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Outcome:
-    """The outcome, an error of the client's among them; on_chunk is called after each chunk.
+    """The outcome, an error of the client's among them; question: see asked; on_chunk is called after each chunk.
 
     Where on_chunk or the caller's thread is ended from outside, the request is withdrawn on the way out, and
     on_withdrawn gets what came of it.
     """
     outcome, began = Outcome(user, time.time()), time.perf_counter()
-    # As a message, which is what models with a chat template are asked with.
-    stream = client.stream(messages=[{"role": "user", "content": prompt}], **options)
+    stream = client.stream(**question, **options)
     outcome.request_id = stream.request_id
     try:
         with stream:

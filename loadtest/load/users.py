@@ -13,7 +13,7 @@ from locust import LoadTestShape, User, constant, task
 from locust.exception import StopUser
 from swift_client import SwiftClient
 
-from loadtest.load.asking import ask, client_of
+from loadtest.load.asking import ask, asked, client_of
 from loadtest.load.outcome import Outcome
 from loadtest.load.shapes import users_at
 from loadtest.load.summary import summary
@@ -37,11 +37,20 @@ class Traffic:
         self.name, self.kind = workload.name, host.partition(":")[0]
         self.client = client or client_of(host)
         self.deck = Deck(prompts_of(workload, files), options.prompt_seed)
+        self._prompt_format = options.prompt_format
         self.options = {"max_tokens": options.max_tokens or workload.max_tokens, "speculation": options.speculation}
         self.outcomes: deque[Outcome] = deque(maxlen=MOST_KEPT)
         self._numbers = count()
         self._record = Path(options.record) if options.record else None
         self._begun = time.time()
+
+    def connect(self) -> None:
+        """Or the first request would pay for the connection; raises SwiftClientError where nobody answers."""
+        self.client.health()
+
+    def question(self, prompt: str) -> dict[str, Any]:
+        """For the client."""
+        return asked(prompt, self._prompt_format)
 
     def number(self) -> int:
         """Of a new user."""
@@ -111,8 +120,8 @@ class StreamingUser(User):
         """One request."""
         assert self._traffic is not None
         traffic = self._traffic
-        prompt, options = self._prompts.next(), dict(traffic.options)
-        outcome = ask(traffic.client, self._number, prompt, options, on_withdrawn=traffic.note)
+        question, options = traffic.question(self._prompts.next()), dict(traffic.options)
+        outcome = ask(traffic.client, self._number, question, options, on_withdrawn=traffic.note)
         traffic.note(outcome)
         report(outcome, traffic.kind, traffic.name, self.environment.events.request.fire)
         if outcome.error:

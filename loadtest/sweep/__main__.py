@@ -23,7 +23,7 @@ from loadtest.sweep import server_side
 from loadtest.sweep.charts import write_report
 from loadtest.sweep.locust_run import Interrupted, Load, LocustFailed, run_level
 from loadtest.sweep.options import for_locust, metrics_url, parser
-from loadtest.sweep.table import table
+from loadtest.sweep.table import cells, table
 from swift_backend.errors import InvalidRequest
 from swift_backend.serving.stop_signals import stop_signals_interrupt
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prompts_of(WORKLOADS[arguments.workload], arguments.dataset or ())
         if arguments.compare:
             other = json.loads(arguments.compare.read_text(encoding="utf-8"))
-            other["levels"], other["machine"], other["command"]
+            other["machine"], other["command"], [cells(level) for level in other["levels"]]
         with SwiftClient(arguments.url) as client:
             client.health()
         if arguments.metrics_url and server_side.read(arguments.metrics_url) is None:
@@ -107,10 +107,11 @@ class Sweep:
     def _note(self, users: int, outcomes: list[Outcome], before: Any, complete: bool) -> None:
         """Keep a level; of one that was cut short the server counts more than was seen, so they are not compared."""
         seen = summary(outcomes, self._arguments.duration)
-        after = server_side.read_at_rest(self._metrics) if complete else None
-        server = server_side.compare(before, after, seen)
         broken = thresholds_of(self._arguments).broken(seen) if complete else []
-        self._levels.append({"users": users, "complete": complete, **seen, "server": server, "broken": broken})
+        level = {"users": users, "complete": complete, **seen, "server": None, "broken": broken}
+        self._levels.append(level)  # now: reading the server's figures takes a moment in which Ctrl-C may come
+        if complete:
+            level["server"] = server_side.compare(before, server_side.read_at_rest(self._metrics), seen)
 
     def _report(self) -> dict[str, Any]:
         arguments = self._arguments

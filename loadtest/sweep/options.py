@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         f"{one.name}: {one.about}" for one in SHAPES.values()))  # fmt: skip
     add("--max-tokens", type=int, help="of an answer; the workload's if left out")
     add("--speculation", choices=SPECULATION_MODES, default="auto")
+    add("--prompt-format", choices=("chat", "raw"), default="chat", help="raw: for models without a chat template")
     add("--seed", type=int, default=0, help="of the order of prompts")
     add("--metrics-url", help="the server's metrics page (default: port 8002 of its host, if there is one)")
     add("--json", type=Path, help="written after every level")
@@ -73,7 +74,7 @@ def metrics_url(url: str, given: str | None) -> str:
 def for_locust(arguments: argparse.Namespace) -> list[str]:
     """What the locustfile is told."""
     options = ["--workload", arguments.workload, "--speculation", arguments.speculation]
-    options += ["--prompt-seed", str(arguments.seed)]
+    options += ["--prompt-seed", str(arguments.seed), "--prompt-format", arguments.prompt_format]
     if arguments.max_tokens is not None:
         options += ["--max-tokens", str(arguments.max_tokens)]
     if arguments.dataset:

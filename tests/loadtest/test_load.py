@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swift_client import FakeTransport, Pause, QueueFull, Retry, SwiftClient, fake_response
 
-from loadtest.load.asking import ask
+from loadtest.load.asking import ask, asked
 from loadtest.load.outcome import Outcome, read_outcomes
 from loadtest.load.sample import SAMPLE
 from loadtest.load.shapes import SHAPES, users_at
@@ -40,14 +40,19 @@ def test_a_client_sees_every_chunk_and_every_error() -> None:
     )
     seen: list[None] = []
     with SwiftClient(transport=transport, retry=Retry(0)) as client:
-        whole = ask(client, 3, "Hi", {"max_tokens": 3}, lambda: seen.append(None))
-        refused = ask(client, 3, "Hi", {})
+        whole = ask(client, 3, {"prompt": "Hi"}, {"max_tokens": 3}, lambda: seen.append(None))
+        refused = ask(client, 3, {"prompt": "Hi"}, {})
     assert (whole.user, whole.tokens, whole.error, whole.finish_reason) == (3, 3, "", "length")
     assert (whole.draft_tokens, whole.accepted_draft_tokens, len(seen)) == (6, 2, 2)
     [(gap, tokens)] = whole.gaps
     assert tokens == 2 and 0.04 < gap < whole.total and whole.first_token is not None
     assert refused.error.startswith("QueueFull: 4 of 4 requests wait") and refused.first_token is None
     assert refused.request_id not in refused.error  # or no two errors would be the same
+
+
+def test_prompts_go_out_as_messages_or_as_they_are() -> None:
+    assert asked("Hi", "chat") == {"messages": [{"role": "user", "content": "Hi"}]}
+    assert asked("Hi", "raw") == {"prompt": "Hi"}
 
 
 def test_outcomes_come_back_from_their_file(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ WRITTEN = {("swift_running_requests", ()): 0.0, ("swift_request_seconds_count", 
 def test_a_refusal_is_counted_and_not_tried_again() -> None:
     transport = FakeTransport([QueueFull("4 of 4 requests wait")], ["an answer"])
     with client_of("grpc://nowhere", transport=transport) as client:
-        assert ask(client, 0, "Hi", {}).error == "QueueFull: 4 of 4 requests wait"
+        assert ask(client, 0, {"prompt": "Hi"}, {}).error == "QueueFull: 4 of 4 requests wait"
 
 
 def test_what_came_of_a_request_that_the_end_withdraws() -> None:
@@ -38,7 +38,7 @@ def test_what_came_of_a_request_that_the_end_withdraws() -> None:
         raise SystemExit
 
     with client_of("grpc://nowhere", transport=transport) as client, pytest.raises(SystemExit):
-        ask(client, 0, "Hi", {}, on_chunk=end, on_withdrawn=kept.append)
+        ask(client, 0, {"prompt": "Hi"}, {}, on_chunk=end, on_withdrawn=kept.append)
     [outcome] = kept
     assert (outcome.error, outcome.tokens, outcome.draft_tokens, outcome.finish_reason) == (WITHDRAWN, 1, 3, "")
     made = summary(kept, 1.0)

@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 
-from loadtest.figures import read_metrics, total
 from loadtest.load.outcome import read_outcomes
 from loadtest.sweep import __main__ as sweep
 from loadtest.sweep.locust_run import LOCUSTFILE, ROOT
@@ -114,19 +113,3 @@ def test_a_sweep_agrees_with_the_server(tiny_server: RunningServer, words: Path,
         others = [said for said in level["server"]["differences"] if not said.startswith("mean seconds")]
         assert others == []  # of a tiny model's milliseconds the way to the server is a large part
     assert status in (0, 1)
-
-
-def test_ctrl_c_withdraws_the_requests_of_users(tiny_server: RunningServer, words: Path, tmp_path: Path) -> None:
-    out = tmp_path / "sweep.json"
-    options = ["--url", f"grpc://{tiny_server.grpc_target}", "--metrics-url", tiny_server.metrics_url]
-    options += ["--dataset", str(words), "--max-tokens", "200", "--users", "2", "--duration", "60s"]
-    command = [sys.executable, "-m", "loadtest.sweep", *options, "--json", str(out)]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _until(lambda: total(read_metrics(tiny_server.metrics_url), "swift_running_requests") == 2, 60)
-    finally:
-        process.send_signal(signal.SIGINT)
-    assert process.wait(60) == sweep.INTERRUPTED
-    _until(lambda: total(read_metrics(tiny_server.metrics_url), "swift_running_requests") == 0, 5)
-    [level] = json.loads(out.read_text())["levels"]
-    assert level["complete"] is False
