@@ -56,7 +56,7 @@ def main() -> int:
     chosen = loaded(arguments.model)
     with patch("swift_backend.model.linear.kernel", lambda: None):
         other = loaded(arguments.model)
-    names = [type(runner.decoder.head).__name__ for runner in (chosen, other)]
+    names = [runner.decoder.kernel for runner in (chosen, other)]
     if names[0] == names[1]:
         parser.error(f"the engine uses {names[0]} here: our own kernel is for AVX2 without AVX-512, or was not built")
     table = Table("rows", *(f"{name}, ms (over 1 row)" for name in names), "ratio", title=f"full passes: {names[0]}")

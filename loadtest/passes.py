@@ -27,9 +27,10 @@ class PassTimer:
         self._start = extent.start
         self._runner.forward([RowGroup([5] * CONTEXT, 0, self._start, 1)])
         self._runner.cache.release(extent)
-        layers = self._runner.decoder.config.num_layers
+        shape = self._runner.decoder.config
+        layers = shape.num_layers
         skipped = round(skip_ratio(layers) * layers)
-        self.draft_set = LayerSet.skipping(layers, range(2, 2 + skipped))
+        self.draft_set = LayerSet.skipping(layers, range(2, 2 + skipped), parallel=shape.parallel)
 
     def time_pass(self, rows: int, layer_set: LayerSet | None = None) -> float:
         """Seconds of one pass of `rows` tokens with logits for each."""

@@ -35,7 +35,8 @@ BAR_WIDTH = 10
 class Picture:
     """What is shown: of each sublayer, and of each layer, the similarity of input and output; what a draft skips.
 
-    costs: of passes on this machine; context: the slots that a row looks at in those that are shown.
+    costs: of passes on this machine; context: the slots that a row looks at in those that are shown. parallel:
+    attention and MLP of a layer are one sublayer.
     """
 
     title: str
@@ -44,6 +45,7 @@ class Picture:
     layer_set: LayerSet
     costs: CostModel
     context: int
+    parallel: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,14 +72,17 @@ def look(llm: SwiftLLM, prompt: str, context: int | None = None) -> Picture:
     ids = _token_ids(llm, prompt)
     profile = prompt_profile(engine.runner, ids)
     given = engine.config.skip_ratio
-    ratio = skip_ratio(engine.runner.decoder.config.num_layers) if given is None else given
+    shape = engine.runner.decoder.config
+    ratio = skip_ratio(shape.num_layers) if given is None else given
+    spared = engine.config.protected_layers
     return Picture(
         title=f"{engine.model.directory.name}, {engine.model.dtype}, a prompt of {len(ids)} tokens",
         sublayers=tuple(profile.sublayers.tolist()),
         layers=tuple(profile.layers.tolist()),
-        layer_set=most_redundant(profile.layers, ratio, engine.config.protected_layers),
+        layer_set=most_redundant(profile.layers, ratio, spared, parallel=shape.parallel),
         costs=CostMeasuring(engine.runner).run(),
         context=len(ids) if context is None else context,
+        parallel=shape.parallel,
     )
 
 
@@ -99,13 +104,14 @@ def layer_table(picture: Picture) -> Table:
     table.caption = "cos: similarity of the hidden states before and after"
     table.add_column("layer", justify="right", no_wrap=True)
     table.add_column("cos", justify="right", no_wrap=True)
-    for name in ("attention", "MLP"):
+    names = ("attention and MLP",) if picture.parallel else ("attention", "MLP")
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
         table.add_column("cos", justify="right", no_wrap=True)
         table.add_column("", width=BAR_WIDTH)
         table.add_column("ms", justify="right", no_wrap=True)
     for layer, similarity in enumerate(picture.layers):
-        cells = [cell for sublayer in (2 * layer, 2 * layer + 1) for cell in _cells(picture, sublayer)]
+        cells = [cell for kind in range(len(names)) for cell in _cells(picture, 2 * layer + kind)]
         table.add_row(str(layer), f"{similarity:.3f}", *cells)
     return table
 
@@ -116,7 +122,8 @@ def summary(picture: Picture) -> Table:
     full = costs.seconds(1, context)
     table = Table(show_header=False, box=None)
     table.add_row("mask", f"{layer_set.skip_mask:#x}")
-    table.add_row("skipped", f"{layer_set.skip_mask.bit_count()} of {2 * layer_set.num_layers} sublayers")
+    sublayers = (1 if picture.parallel else 2) * layer_set.num_layers
+    table.add_row("skipped", f"{layer_set.skip_mask.bit_count()} of {sublayers} sublayers")
     table.add_row("skipped share of the sublayers' time", f"{_skipped_share(picture):.1%}")
     table.add_row("full pass of one row", f"{1e3 * full:.3f} ms at a context of {context}")
     table.add_row("c: draft pass over full pass", f"{costs.draft_ratio(layer_set, context):.3f}")

@@ -18,7 +18,7 @@ from swift_backend.speculation.cost_measuring import CostMeasuring
 from swift_backend.speculation.cost_store import stored_costs
 from swift_backend.speculation.knapsack import Knapsack
 from swift_backend.speculation.layer_choice import Guide, LayerChooser
-from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.layer_set import LayerSet, open_sublayers
 from swift_backend.speculation.pool import POOL_VERSION, SHIPPED, Pool, load_pool
 from swift_backend.speculation.proposals import Proposals
 from swift_backend.speculation.search import OnlineSearch
@@ -27,8 +27,9 @@ from swift_backend.speculation.similarity import Profile
 
 def make_chooser(config: EngineConfig, model: LoadedModel) -> LayerChooser:
     """Costs and pool of this model, measured or read. Raises ConfigError where config.layer_sets is no such file."""
-    runner, layers = model.runner, model.runner.decoder.config.num_layers
-    guide = Guide.for_model(layers, config.skip_ratio, config.protected_layers)
+    runner, shape = model.runner, model.runner.decoder.config
+    layers, parallel = shape.num_layers, shape.parallel
+    guide = Guide.for_model(layers, config.skip_ratio, config.protected_layers, parallel)
     costs = stored_costs(runner, model.dtype, default_cache_dir(), CostMeasuring(runner).run)
     pool = load_pool(pool_path(model), layers)
     for arm in pool:  # the operator may have changed the file since
@@ -37,14 +38,14 @@ def make_chooser(config: EngineConfig, model: LoadedModel) -> LayerChooser:
         pool.merge(read_layer_sets(Path(config.layer_sets), layers))
     most = max(min(config.max_draft_tokens, GUIDE_DRAFT), 1)
     spared = min(config.protected_layers, 1)  # the guide's rule is for its own sets; the paper spares one layer
-    knapsack = Knapsack(costs, spared, most)
-    open_sublayers = range(2 * spared, 2 * (layers - spared))
+    knapsack = Knapsack(costs, spared, most, parallel=parallel)
+    may_go = open_sublayers(layers, spared, parallel)
     search = OnlineSearch(
         runner,
         costs,
-        Proposals(open_sublayers),
+        Proposals(may_go),
         most_draft_tokens=most,
-        open_sublayers=open_sublayers,
+        open_sublayers=may_go,
         share=config.search_share,
         on_trial=partial(_learn, knapsack),
     )

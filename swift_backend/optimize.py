@@ -57,7 +57,11 @@ def optimize(arguments: argparse.Namespace, console: Console) -> bool:
     with Progress(console=console) as progress:
         corpus = make_corpus(llm, rows, arguments.tokens, progress)
         search = OfflineSearch(
-            corpus, llm.engine.costs, most_draft_tokens=arguments.most_draft_tokens, positions=arguments.positions
+            corpus,
+            llm.engine.costs,
+            most_draft_tokens=arguments.most_draft_tokens,
+            positions=arguments.positions,
+            parallel=llm.engine.runner.decoder.config.parallel,
         )
         masks = find_sets(search, corpus, arguments.most_skipped, arguments.exchanges, progress)
         trials = try_on_all(corpus, masks, arguments.tokens, progress)

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from swift_backend.batch import RaggedBatch
 from swift_backend.kv_cache import KVCache
-from swift_backend.model.attention import attend, rotate_
+from swift_backend.model.activations import Activation
+from swift_backend.model.attention import Attend, Rotate
 from swift_backend.model.linear import Linear
 
-Rotary = tuple[torch.Tensor, torch.Tensor]  # cos and sin, float32 [positions or rows, 1, head_dim] each
-
-
-class Norm:
-    """Root-mean-square norm over the last dimension: x / sqrt(mean(x²) + eps) * weight, for weight [hidden].
-
-    torch has a fused kernel on CUDA only. On a CPU the same formula, written as
-    x * weight * √hidden / hypot(‖x‖, √(eps * hidden)), takes half as many small operations.
-    """
-
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        """weight [hidden] (or [head_dim]) in the activations' dtype, on their device; eps is added to mean(x²)."""
-        self._weight, self._eps = weight, eps
-        self._fused = weight.device.type != "cpu"
-        size = weight.shape[0]
-        self._scaled = weight * size**0.5
-        self._floor = torch.tensor((eps * size) ** 0.5, dtype=weight.dtype, device=weight.device)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self._fused:
-            return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
-        length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
-        return torch.mul(x, self._scaled).div_(length)
+Rotary = tuple[torch.Tensor, torch.Tensor]  # cos and sin, float32 [positions or rows, 1, dimensions] each
+Norm = Callable[[torch.Tensor], torch.Tensor]  # over the last dimension
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSublayer:
-    """Attention of layer `layer`; writes its rows' keys and values into the cache before it reads."""
+    """Attention of layer `layer`; writes its rows' keys and values into the cache before it reads.
+
+    out: with what follows it before it is added: a norm, a factor. attend: scores soft-capped by cap, if that is set.
+    """
 
     layer: int
     norm: Norm
@@ -47,11 +30,18 @@ class AttentionSublayer:
     out: Linear
     q_norm: Norm | None
     k_norm: Norm | None
+    rotate: Rotate
+    attend: Attend
     num_heads: int
     num_kv_heads: int
     head_dim: int
     scale: float
+    cap: float | None
     windowed: bool
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self.qkv, self.out
 
     def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
         """x [rows, hidden] → x + attention; rotary as rotate_ wants it. Mutates the cache at batch.slots."""
@@ -60,7 +50,7 @@ class AttentionSublayer:
         slots.index_copy_(0, batch.slots, projected[:, heads:])
         views = batch.window_views if self.windowed else batch.views
         keys, values = cache.keys[self.layer], cache.values[self.layer]
-        return x + self.out(attend(projected[:, :heads], keys, values, views, self.scale))
+        return x + self.out(self.attend(projected[:, :heads], keys, values, views, self.scale))
 
     def project(self, x: torch.Tensor, dtype: torch.dtype, rotary: Rotary) -> torch.Tensor:
         """Rotated queries and keys, and values, of x [rows, hidden]: dtype [rows, heads + 2 * kv_heads, head_dim]."""
@@ -70,26 +60,56 @@ class AttentionSublayer:
         if self.q_norm and self.k_norm:
             query.copy_(self.q_norm(query))
             key.copy_(self.k_norm(key))
-        rotate_(projected[:, : heads + self.num_kv_heads], *rotary)
+        self.rotate(projected[:, : heads + self.num_kv_heads], *rotary)
         return projected
 
 
 @dataclass(frozen=True, slots=True)
 class MlpSublayer:
-    """down(silu(gate(x)) * up(x)), gate and up in one call."""
+    """down(activate(up(x))); with a gate, up makes gate and up in one call, and activate multiplies them."""
 
     norm: Norm
-    gate_up: Linear
+    up: Linear
+    activate: Activation
     down: Linear
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self.up, self.down
 
     def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
         """x [rows, hidden] → x + mlp; the other arguments are those of every sublayer and not used."""
-        return self.apply(x)
+        return x + self.down(self.activate(self.up(self.norm(x))))
 
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, hidden] → x + mlp."""
-        gate, up = self.gate_up(self.norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+    def added(self, x: torch.Tensor) -> torch.Tensor:
+        """What it adds to x [rows, hidden]."""
+        return self.down(self.activate(self.up(self.norm(x))))
 
 
-Sublayer = AttentionSublayer | MlpSublayer
+@dataclass(frozen=True, slots=True)
+class ParallelSublayer:
+    """Attention and MLP of the same state, x + attention(x) + mlp(x): skipped, or computed, as one."""
+
+    attention: AttentionSublayer
+    mlp: MlpSublayer
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return *self.attention.linears, *self.mlp.linears
+
+    def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
+        """x [rows, hidden] → x + attention + mlp; see AttentionSublayer."""
+        return self.attention(x, batch, cache, rotary) + self.mlp.added(x)
+
+
+@dataclass(frozen=True, slots=True)
+class NoSublayer:
+    """Holds the MLP's place in a layer whose ParallelSublayer has computed it."""
+
+    linears: tuple[Linear, ...] = ()
+
+    def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
+        return x
+
+
+Sublayer = AttentionSublayer | MlpSublayer | ParallelSublayer | NoSublayer

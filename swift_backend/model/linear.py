@@ -6,6 +6,7 @@ measured, see README "What limits speed".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -83,6 +84,29 @@ class HalfStorageLinear:
         """See Linear; unpacks the whole weight meanwhile."""
         weight, _ = torch.ops.quantized.linear_unpack_fp16(self._weight)
         return weight[rows]
+
+
+class Followed:
+    """A linear, and what is made of its result each time: a norm, a factor, a soft cap."""
+
+    def __init__(self, linear: Linear, then: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """then: from [rows, out] to the same shape."""
+        self.linear, self.then = linear, then
+        self.num_bytes = linear.num_bytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self.linear(x))
+
+    def weight_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """See Linear: of the linear alone."""
+        return self.linear.weight_rows(rows)
+
+
+def kernel_name(linear: Linear) -> str:
+    """Which kernel computes it."""
+    while isinstance(linear, Followed):
+        linear = linear.linear
+    return type(linear).__name__
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from swift_backend.kv_cache import KVCache
+from swift_backend.model.attention import soft_cap
 from swift_backend.model.decoder import Decoder
-from swift_backend.model.layers import AttentionSublayer, Rotary
+from swift_backend.model.layers import AttentionSublayer, MlpSublayer, NoSublayer, ParallelSublayer, Rotary
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,18 @@ class Shadow:
     @torch.inference_mode()
     def after(self, index: int, states: Seq[torch.Tensor]) -> list[torch.Tensor]:
         """What a sublayer makes of each candidate's states, [positions, hidden] each."""
-        x, sublayer = torch.cat(list(states)), self._decoder.sublayers[index]
-        if isinstance(sublayer, AttentionSublayer):
+        sublayer = self._decoder.sublayers[index]
+        if isinstance(sublayer, NoSublayer):
+            return list(states)
+        x = y = torch.cat(list(states))
+        if isinstance(sublayer, AttentionSublayer | ParallelSublayer):
+            attention = sublayer.attention if isinstance(sublayer, ParallelSublayer) else sublayer
             cos, sin = (table[self._at].repeat(len(states), 1, 1) for table in self._decoder.rotary)
             past = self._past.repeated(len(states))
-            y = x + sublayer.out(_attend(sublayer, x, past, self._cache, (cos, sin)))
-        else:
-            y = sublayer.apply(x)
+            y = y + attention.out(_attend(attention, x, past, self._cache, (cos, sin)))
+        if isinstance(sublayer, MlpSublayer | ParallelSublayer):
+            mlp = sublayer.mlp if isinstance(sublayer, ParallelSublayer) else sublayer
+            y = y + mlp.added(x)
         return list(y.split(self._at.shape[0]))
 
     @torch.inference_mode()
@@ -136,11 +142,13 @@ def _attend(sublayer: AttentionSublayer, x: torch.Tensor, past: Past, cache: KVC
     query = projected[:, :heads].view(rows, kv_heads, group, size)
     own_key, own_value = projected[:, heads:].split(kv_heads, dim=1)  # [rows, kv_heads, head_dim] each
     by_head = query.transpose(0, 1).reshape(kv_heads, rows * group, size)
-    scores = by_head @ keys.narrow(1, past.start, past.length).transpose(-1, -2)
-    hidden = past.hidden_in_window if sublayer.windowed else past.hidden
-    scores = scores.view(kv_heads, rows, group, -1).masked_fill(hidden[None, :, None, :], -torch.inf)
+    theirs = (by_head @ keys.narrow(1, past.start, past.length).transpose(-1, -2)).view(kv_heads, rows, group, -1)
     own = (query * own_key.unsqueeze(2)).sum(-1).transpose(0, 1).unsqueeze(-1)  # [kv_heads, rows, group, 1]
-    weights = torch.softmax(torch.cat((scores, own), dim=-1) * sublayer.scale, dim=-1)
+    scores = torch.cat((theirs, own), dim=-1) * sublayer.scale
+    scores = scores if sublayer.cap is None else soft_cap(scores, sublayer.cap)
+    hidden = past.hidden_in_window if sublayer.windowed else past.hidden
+    scores[..., :-1].masked_fill_(hidden[None, :, None, :], -torch.inf)
+    weights = torch.softmax(scores, dim=-1)
     seen = weights[..., :-1].reshape(kv_heads, rows * group, -1) @ values.narrow(1, past.start, past.length)
     out = seen.view(kv_heads, rows, group, size) + weights[..., -1:] * own_value.transpose(0, 1).unsqueeze(2)
     return out.permute(1, 0, 2, 3).reshape(rows, heads * size)

@@ -144,7 +144,7 @@ class TritonPythonModel:
 def _description(engine: Engine) -> str:
     model, runner = engine.model, engine.runner
     shape = f"{runner.decoder.config.num_layers} layers, context {engine.context_length}"
-    kernel = type(runner.decoder.head).__name__
+    kernel = runner.decoder.kernel
     where = f"{model.dtype} on {runner.device} by {kernel}"
     return f"{model.directory} in {where}, {shape}, {runner.cache.capacity} cache slots"
 

@@ -40,6 +40,7 @@ SHAPE = (
     "output_bias",
     "mlp_bias",
     "qk_norm",
+    "parallel",
     "window",
     "windowed",
 )
@@ -88,7 +89,7 @@ def costs_key(runner: Runner, dtype_name: str) -> str:
         "dtype": dtype_name,
         "device": device,
         "capability": torch.backends.cpu.get_cpu_capability() if runner.device.type == "cpu" else None,
-        "kernel": type(runner.decoder.head).__name__,
+        "kernel": runner.decoder.kernel,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "room": measuring_room(runner),  # a cache that holds only a few rows lets only those be measured

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from swift_backend.speculation.cost_model import CostModel
-from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.layer_set import LayerSet, open_sublayers
 
 Floats = NDArray[np.float64]
 FIRST_DECAY = 1.0
@@ -36,13 +36,15 @@ def loss(layer_set: LayerSet, similarity: torch.Tensor) -> float:
 class Knapsack:
     """Chooses layer sets. protected: layers spared at each end; most_draft_tokens: the longest draft that counts.
 
-    decay: a set whose loss is x is expected to have exp(−decay * x) of its drafted tokens accepted.
+    decay: a set whose loss is x is expected to have exp(−decay * x) of its drafted tokens accepted. parallel: MLPs are
+    one with their attentions, see LayerSet.
     """
 
     costs: CostModel
     protected: int
     most_draft_tokens: int
     decay: float = FIRST_DECAY
+    parallel: bool = False
 
     def choose(self, similarity: torch.Tensor, context: float) -> LayerSet:
         """The set with the most expected tokens per second, for similarity of each sublayer, float32 [2 * layers].
@@ -85,8 +87,8 @@ class Knapsack:
 
     def _ranked(self, change: Floats, kind: int) -> list[int]:
         """The sublayers of a kind (0: attention, 1: MLP) that may go, the one that changes least first."""
-        layers = range(self.protected, self.costs.num_layers - self.protected)
-        return sorted((2 * layer + kind for layer in layers), key=lambda one: float(change[one]))
+        may_go = open_sublayers(self.costs.num_layers, self.protected, self.parallel)
+        return sorted((one for one in may_go if one % 2 == kind), key=lambda one: float(change[one]))
 
 
 def _change(similarity: torch.Tensor) -> Floats:

@@ -45,23 +45,27 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """The guide's rule. ratio: share of layers to skip; protected: layers spared at each end."""
+    """The guide's rule. ratio: share of layers to skip; protected: layers spared at each end.
+
+    parallel: attention and MLP are one sublayer, see LayerSet.
+    """
 
     ratio: float
     protected: int
+    parallel: bool = False
 
     @classmethod
-    def for_model(cls, num_layers: int, ratio: float | None, protected: int) -> Guide:
+    def for_model(cls, num_layers: int, ratio: float | None, protected: int, parallel: bool = False) -> Guide:
         """ratio: None follows the guide's rule by depth."""
-        return cls(skip_ratio(num_layers) if ratio is None else ratio, protected)
+        return cls(skip_ratio(num_layers) if ratio is None else ratio, protected, parallel)
 
     def layers(self, profile: Profile) -> LayerSet:
         """Whole layers, the most similar ones: to the letter."""
-        return most_redundant(profile.layers, self.ratio, self.protected)
+        return most_redundant(profile.layers, self.ratio, self.protected, parallel=self.parallel)
 
     def sublayers(self, profile: Profile) -> LayerSet:
         """As many sublayers, the most similar ones of both kinds."""
-        return most_redundant_sublayers(profile.sublayers, self.ratio, self.protected)
+        return most_redundant_sublayers(profile.sublayers, self.ratio, self.protected, parallel=self.parallel)
 
 
 class LayerChooser:

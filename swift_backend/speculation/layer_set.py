@@ -1,4 +1,8 @@
-"""Which sublayers does a draft pass skip? A bitmask over the flat list attn_0, mlp_0, attn_1, mlp_1, …"""
+"""Which sublayers does a draft pass skip? A bitmask over the flat list attn_0, mlp_0, attn_1, mlp_1, …
+
+Where attention and MLP of a layer read the same state, they are one sublayer, with the number of the attention; the
+number of the MLP is then nobody's, and its bit stays 0.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ class LayerSet:
     skip_mask: int = 0
 
     @classmethod
-    def skipping(cls, num_layers: int, layers: Iterable[int]) -> LayerSet:
-        """The set that skips whole layers: attention and MLP of each."""
+    def skipping(cls, num_layers: int, layers: Iterable[int], *, parallel: bool = False) -> LayerSet:
+        """The set that skips whole layers: attention and MLP of each; parallel: where the two are one sublayer."""
         mask = 0
         for layer in layers:
             assert 0 <= layer < num_layers, "layer out of range"
-            mask |= 0b11 << (2 * layer)
+            mask |= (0b01 if parallel else 0b11) << (2 * layer)
         return cls(num_layers, mask)
 
     @classmethod
@@ -61,3 +65,8 @@ class LayerSet:
     def __bool__(self) -> bool:
         """Whether anything is skipped at all."""
         return self.skip_mask != 0
+
+
+def open_sublayers(num_layers: int, protected: int, parallel: bool) -> range:
+    """Those that may be left out, where `protected` layers are spared at each end; parallel: as in skipping."""
+    return range(2 * protected, 2 * (num_layers - protected), 2 if parallel else 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from swift_backend.speculation.corpus import Corpus, Text
 from swift_backend.speculation.cost_model import CostModel
-from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.layer_set import LayerSet, open_sublayers
 from swift_backend.speculation.matchness import Trial
 from swift_backend.speculation.rehearsal import Costs, Rehearsal, best_rehearsal
 from swift_backend.speculation.trellis import Trellis
@@ -47,15 +47,19 @@ class OfflineSearch:
         protected: int = 1,
         positions: int = 24,
         width: int = 10,
+        parallel: bool = False,
     ) -> None:
-        """protected: layers spared at each end. positions: of each text, while sets are compared."""
+        """protected: layers spared at each end. positions: of each text, while sets are compared. parallel: as in
+        LayerSet.
+        """
         self._corpus = corpus
         self._costs = costs
         self._layers = costs.num_layers
         self._most = most_draft_tokens
         self.positions = positions
         self._width = width
-        self._open = range(2 * protected, 2 * (self._layers - protected))
+        self._open = open_sublayers(self._layers, protected, parallel)
+        self._num_sublayers = (1 if parallel else 2) * self._layers
 
     def score(self, skips: Seq[int], positions: int, texts: Seq[Text] | None = None) -> list[Scored]:
         """How drafts with each of these masks go on the texts, all by default."""
@@ -69,7 +73,7 @@ class OfflineSearch:
 
     def trellis(self, texts: Seq[Text], most_skipped: float) -> Trellis:
         """One over the texts, whose paths leave out up to that share of the sublayers."""
-        most = int(most_skipped * 2 * self._layers)
+        most = int(most_skipped * self._num_sublayers)
         return Trellis(
             self._corpus.shadows(self.positions, texts),
             self._costs.sublayer_shares(0.0),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.layer_set import LayerSet, open_sublayers
 
 # The guide's playbook: 12–16 of 32 layers, 36–44 of 80; the middle of each range.
 RATIO_AT_32 = 14 / 32
@@ -83,25 +83,27 @@ def skip_ratio(num_layers: int) -> float:
     return RATIO_AT_32 + along * (RATIO_AT_80 - RATIO_AT_32)
 
 
-def most_redundant_sublayers(similarity: torch.Tensor, ratio: float, protected: int) -> LayerSet:
+def most_redundant_sublayers(
+    similarity: torch.Tensor, ratio: float, protected: int, *, parallel: bool = False
+) -> LayerSet:
     """Skip as many sublayers as the guide skips layers, those of highest similarity, float32 [2 * layers].
 
-    Sublayers of `protected` layers at each end are spared; ties go to the lower sublayer.
+    Sublayers of `protected` layers at each end are spared; ties go to the lower sublayer. parallel: as in LayerSet.
     """
     num_layers = similarity.shape[0] // 2
-    candidates = range(2 * protected, 2 * (num_layers - protected))
-    count = min(2 * round(ratio * num_layers), len(candidates))
+    candidates = open_sublayers(num_layers, protected, parallel)
+    count = min((1 if parallel else 2) * round(ratio * num_layers), len(candidates))
     ranked = sorted(candidates, key=lambda one: (-float(similarity[one]), one))
     return LayerSet(num_layers, sum(1 << one for one in ranked[:count]))
 
 
-def most_redundant(similarity: torch.Tensor, ratio: float, protected: int) -> LayerSet:
+def most_redundant(similarity: torch.Tensor, ratio: float, protected: int, *, parallel: bool = False) -> LayerSet:
     """Skip the round(ratio * layers) layers of highest similarity, float32 [layers], sparing `protected` at each end.
 
-    Ties go to the lower layer.
+    Ties go to the lower layer. parallel: as in LayerSet.
     """
     num_layers = similarity.shape[0]
     candidates = range(protected, num_layers - protected)
     count = min(round(ratio * num_layers), len(candidates))
     ranked = sorted(candidates, key=lambda layer: (-float(similarity[layer]), layer))
-    return LayerSet.skipping(num_layers, ranked[:count])
+    return LayerSet.skipping(num_layers, ranked[:count], parallel=parallel)

@@ -13,6 +13,9 @@ from swift_backend.model.config import ModelConfig, from_hf, read_config
 from tests.conftest import SMALL, tiny_config
 
 LLAMA = {**SMALL, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+SUPPORTED = (
+    "supported are llama, mistral, qwen2, qwen3, granite, olmo2, smollm3, phi3, gemma2, gemma3_text, stablelm, gpt_neox"
+)
 SLIDING = ["full_attention", "sliding_attention"] * 3 + ["full_attention"]
 
 
@@ -58,8 +61,11 @@ def refusal(directory: Path, generation: str | None = None, **fields: Any) -> st
         ({"num_key_value_heads": 4}, "num_attention_heads must be a multiple of num_key_value_heads, got 6 and 4"),
         ({"id2label": 3}, "has no usable config.json: 'int' object has no attribute 'items'"),
         ({"dtype": "no_dtype"}, "has no usable config.json: module 'torch' has no attribute 'no_dtype'"),
-        ({"hidden_act": "gelu"}, "activation gelu is not supported; supported is silu"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised checkpoints are not supported; use the unq"),
+        (
+            {"hidden_act": "tanh"},
+            "activation tanh is not supported; supported are gelu, gelu_fast, gelu_new, gelu_py",
+        ),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised checkpoints (gptq) are not supported; supp"),
         ({"eos_token_id": {"a": 1}}, "has no usable config.json: Field 'eos_token_id' with value {'a': 1} doesn't"),
     ],
 )
@@ -128,14 +134,16 @@ def test_the_model_type_decides_where_no_architecture_is_named(
     [
         (
             {"model_type": "gpt2", "architectures": None},
-            "model type gpt2 is not supported; supported are llama, mistral, qwen2, qwen3",
+            f"model type gpt2 is not supported; {SUPPORTED}",
         ),
-        ({"model_type": ["a"]}, "model type ['a'] is not supported; supported are llama, mistral, qwen2, qwen3"),
-        ({"model_type": None}, "model type None is not supported; supported are llama, mistral, qwen2, qwen3"),
+        ({"model_type": ["a"]}, f"model type ['a'] is not supported; {SUPPORTED}"),
+        ({"model_type": None}, f"model type None is not supported; {SUPPORTED}"),
         (
             {"architectures": ["LlamaForSequenceClassification"]},
             "architecture LlamaForSequenceClassification is not supported; supported are "
-            "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+            "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GraniteForCausalLM, "
+            "Olmo2ForCausalLM, SmolLM3ForCausalLM, Phi3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, "
+            "StableLmForCausalLM, GPTNeoXForCausalLM",
         ),
         (
             {"architectures": ["Qwen3ForCausalLM"]},

@@ -10,9 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from swift_backend.errors import ModelLoadError
 from swift_backend.model.config import read_config
-from swift_backend.model.decoder import EMBEDDING, HEAD, Decoder, load_decoder
+from swift_backend.model.decoder import Decoder, load_decoder
 from swift_backend.model.weights import Weights
 from tests.conftest import save_tiny_model, tiny_config
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @pytest.fixture

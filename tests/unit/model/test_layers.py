@@ -8,15 +8,15 @@ import torch.nn.functional as F
 
 from swift_backend.batch import BatchShape, RowGroup, build_batch
 from swift_backend.model.attention import attend, rotary_tables, rotate_
-from swift_backend.model.layers import Norm
 from swift_backend.model.linear import HalfStorageLinear, PackedLinear, PlainLinear, make_linear
+from swift_backend.model.norms import RmsNorm
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("shape", [(1, 48), (5, 48), (3, 4, 48)])
 def test_norm(shape: tuple[int, ...], scale: float) -> None:
     x, weight = scale * torch.randn(shape), torch.randn(48)
-    torch.testing.assert_close(Norm(weight, 1e-5)(x), F.rms_norm(x, (48,), weight, 1e-5), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(RmsNorm(weight, 1e-5)(x), F.rms_norm(x, (48,), weight, 1e-5), rtol=1e-5, atol=1e-6)
 
 
 def test_rotation_turns_pairs_by_position_times_frequency() -> None:

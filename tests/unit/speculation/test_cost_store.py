@@ -50,15 +50,16 @@ SHAPE: dict[str, Any] = {
     "qkv_bias": False,
     "output_bias": False,
     "mlp_bias": False,
-    "qk_norm": False,
+    "qk_norm": None,
+    "parallel": False,
     "window": None,
     "windowed": (False, False, False),
     "context_length": 8192,
 }
 
 
-def runner(capacity: int = 4096, device: str = "cpu", head: object = "a kernel", **shape: Any) -> Runner:
-    decoder = SimpleNamespace(config=SimpleNamespace(**{**SHAPE, **shape}), head=head)
+def runner(capacity: int = 4096, device: str = "cpu", kernel: str = "PackedLinear", **shape: Any) -> Runner:
+    decoder = SimpleNamespace(config=SimpleNamespace(**{**SHAPE, **shape}), kernel=kernel)
     made = SimpleNamespace(decoder=decoder, cache=SimpleNamespace(capacity=capacity), device=torch.device(device))
     return cast(Runner, made)
 
@@ -115,10 +116,11 @@ def test_what_a_real_model_measures_comes_back_to_the_last_bit(
         ({"intermediate_size": 97}, "float32"),
         ({"num_layers": 4}, "float32"),
         ({"num_kv_heads": 3}, "float32"),
+        ({"parallel": True}, "float32"),
         ({"qkv_bias": True}, "float32"),
         ({"window": 12, "windowed": (True, False, True)}, "float32"),
         ({"capacity": 20}, "float32"),
-        ({"head": b"another kernel"}, "float32"),
+        ({"kernel": "PlainLinear"}, "float32"),
     ],
 )
 def test_another_model_dtype_or_cache_is_measured_itself(tmp_path: Path, changes: dict[str, Any], dtype: str) -> None:
