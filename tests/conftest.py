@@ -36,6 +36,19 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.7,
+    "logits_scaling": 2.0,
+    "tie_word_embeddings": True,
+}
+HALF_A_HEAD = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 10, "sliding_window": 12, "final_logit_softcapping": 3.0}
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 100000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+}
 
 
 def tiny_config(architecture: str, **changes: Any) -> Any:
@@ -47,13 +60,24 @@ def tiny_config(architecture: str, **changes: Any) -> Any:
         "mistral": ("MistralConfig", {"sliding_window": 12, "head_dim": 8}),
         "qwen2": ("Qwen2Config", {"tie_word_embeddings": False}),
         "qwen3": ("Qwen3Config", {"head_dim": 16}),
+        "granite": ("GraniteConfig", GRANITE),
+        "olmo2": ("Olmo2Config", {}),
+        "smollm3": ("SmolLM3Config", {"no_rope_layer_interval": 3}),
+        "phi3": ("Phi3Config", {"sliding_window": 12, "rope_parameters": HALF_A_HEAD}),
+        "gemma2": ("Gemma2Config", {**GEMMA, "attn_logit_softcapping": 2.0}),
+        "gemma3_text": ("Gemma3TextConfig", {**GEMMA, "sliding_window_pattern": 3, "rope_parameters": GEMMA3_ROPE}),
+        "stablelm": ("StableLmConfig", {"use_qkv_bias": True, "qk_layernorm": True}),
+        "gpt_neox": ("GPTNeoXConfig", {"rope_parameters": HALF_A_HEAD}),
     }
     name, extra = special[architecture]
     return getattr(transformers, name)(**{**SMALL, **extra, **changes})
 
 
-def save_tiny_model(directory: Path, config: Any, seed: int = 0) -> Path:
-    """Write a random model and a word-level tokenizer (word "w7" is id 7) as a Hugging Face directory."""
+def save_tiny_model(directory: Path, config: Any, seed: int = 0, *, draw_norms: bool = False) -> Path:
+    """Write a random model and a word-level tokenizer (word "w7" is id 7) as a Hugging Face directory.
+
+    draw_norms: the norms' weights are random, too, and not those that change nothing.
+    """
     import transformers
 
     torch.manual_seed(seed)
@@ -61,6 +85,8 @@ def save_tiny_model(directory: Path, config: Any, seed: int = 0) -> Path:
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):  # transformers starts biases at zero, which would test nothing
             torch.nn.init.normal_(parameter, std=0.2)
+        elif draw_norms and parameter.ndim == 1:
+            parameter.data += 0.2 * torch.randn_like(parameter)
     model.save_pretrained(directory)
     save_word_tokenizer(directory, config.vocab_size)
     return directory
