@@ -1,4 +1,4 @@
-"""Each family's logits, and so its answers, are transformers': for prompts, steps, chunks and trees, with any layers."""
+"""Each family's logits and answers are transformers': prompts, steps, chunks and trees, with any layers left out."""
 
 from __future__ import annotations
 
