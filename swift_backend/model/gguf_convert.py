@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swift_backend.errors import ModelLoadError
+from swift_backend.model.gguf_architectures import refuse_what_would_be_lost
 from swift_backend.model.gguf_header import GgufHeader
 
 if TYPE_CHECKING:
@@ -19,6 +20,17 @@ _DIGITS_APART = frozenset({"smollm", "starcoder", "refact", "command-r", "codesh
 # How chat templates end a turn. A file declares one end token; a template that uses another one ends there too.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")
 _CONTROL_TOKEN = 3
+# What transformers raises of a file that it cannot read.
+_REFUSALS = (
+    AssertionError,
+    ImportError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def convert_gguf(source: Path, header: GgufHeader, target: Path, dtype: str) -> None:
@@ -27,28 +39,18 @@ def convert_gguf(source: Path, header: GgufHeader, target: Path, dtype: str) -> 
     Raises ModelLoadError if the file cannot be carried over exactly, and OSError. Needs the model in `dtype` in
     memory once, plus its largest tensor in float32.
     """
-    _refuse_rope_scaling(source, header)
+    refuse_what_would_be_lost(source.name, header)
     try:
         with _quiet():
             _save_tokenizer(source, header, target)
             model = _load_model(source, dtype)
-    except (ValueError, KeyError, IndexError, TypeError, NotImplementedError, RuntimeError, ImportError) as error:
+    except _REFUSALS as error:
         reason = " ".join(str(error).split())
         raise ModelLoadError(
             f"{source.name} (GGUF architecture {header.architecture!r}) cannot be converted: {reason}"
         ) from error
     _save_configs(model, header, target, dtype)
     _save_weights(model, target)
-
-
-def _refuse_rope_scaling(source: Path, header: GgufHeader) -> None:
-    """Long-context scaling is stored as factors that transformers drops: the model would run, and be wrong."""
-    kind = header.of_architecture("rope.scaling.type")
-    if "rope_freqs.weight" in header.tensor_names or kind not in (None, "none"):
-        raise ModelLoadError(
-            f"{source.name} scales its rotary embedding ({kind or 'rope_freqs.weight'}), which converting would lose: "
-            "use the model's Hugging Face directory instead."
-        )
 
 
 def _load_model(source: Path, dtype: str) -> "PreTrainedModel":

@@ -86,3 +86,42 @@ def test_a_number_that_the_dtype_cannot_hold_is_refused(directory: Path) -> None
 def test_the_rotary_tables_cover_the_context(directory: Path) -> None:
     for table in load(directory, torch.bfloat16).rotary:
         assert (table.shape, table.dtype) == ((256, 1, 8), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ["granite", "gemma2", "gemma3_text"])
+def test_scaled_embeddings_are_rounded_as_in_transformers(
+    tmp_path: Path, architecture: str, dtype: torch.dtype
+) -> None:
+    """√48 is no number of bfloat16's; the head does not see the factor."""
+    from transformers import AutoModelForCausalLM
+
+    directory = save_tiny_model(tmp_path, tiny_config(architecture))
+    ours = load(directory, dtype)
+    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).model
+    expected = theirs.embed_tokens(torch.arange(64)) * getattr(theirs, "embedding_multiplier", 1.0)
+    assert torch.equal(ours.embedding, expected)
+    assert torch.equal(ours.head.weight_rows(torch.arange(64)), theirs.embed_tokens.weight)
+
+
+def test_the_kernel_is_that_below_a_cap(tmp_path: Path) -> None:
+    plain = load(save_tiny_model(tmp_path / "plain", tiny_config("llama")))
+    capped = load(save_tiny_model(tmp_path / "capped", tiny_config("gemma2")))
+    assert capped.kernel == plain.kernel == type(plain.head).__name__
+
+
+@pytest.mark.parametrize("name", ["embed_out.weight", "lm_head.weight"])
+def test_a_gpt_neox_may_store_its_head_under_either_name(tmp_path: Path, name: str) -> None:
+    file = save_tiny_model(tmp_path, tiny_config("gpt_neox")) / "model.safetensors"
+    tensors = load_file(file)
+    [head] = [tensors.pop(one) for one in ("embed_out.weight", "lm_head.weight") if one in tensors]
+    save_file({**tensors, name: head}, file, {"format": "pt"})
+    x = torch.randn(3, 48)
+    torch.testing.assert_close(load(tmp_path).head(x), x @ head.T)
+
+
+def test_bytes_are_those_of_all_linears(tmp_path: Path) -> None:
+    """Where attention and MLP are one sublayer, too: float32, and no bias or norm counts."""
+    tensors = load_file(save_tiny_model(tmp_path, tiny_config("gpt_neox")) / "model.safetensors")
+    matrices = sum(tensor.nbytes for tensor in tensors.values() if tensor.ndim == 2)
+    assert load(tmp_path).num_bytes == matrices

@@ -20,7 +20,7 @@ START = 32
 SKIPS = [0, 0b1111_0000, 0b0000_1111_0100, 0b10_0000_0000_0000, 0b1111_0000, (1 << 14) - 1, 0b0101_0101_0101]
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=[*ARCHITECTURES, "granite", "gemma2", "gemma3_text", "gpt_neox"])
 def runner(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Runner:
     """With a text in its cache, from slot START on."""
     llm = SwiftLLM(str(tiny_model(request.param)), dtype="float32", kv_cache_tokens=128)
@@ -69,7 +69,7 @@ def test_what_lies_ahead_is_not_seen(runner: Runner) -> None:
 def test_who_skips_alike_is_computed_once(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows through the first sublayer: one candidate's; through the last: one for each that differs before it."""
     rows: list[int] = []
-    first = runner.decoder.sublayers[0].qkv
+    first = runner.decoder.sublayers[0].linears[0]
     monkeypatch.setattr(type(first), "__call__", _counting(type(first).__call__, rows))
     shadow_logits(runner.decoder, runner.cache, START, TOKENS[5:9], [5, 6, 7, 8], [0, 0b1100, 0b1100, 0b110000])
     assert rows[0] == 4

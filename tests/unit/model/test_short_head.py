@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from swift_backend.model.linear import HalfStorageLinear, PackedLinear, PlainLinear
+from swift_backend.model.attention import soft_cap
+from swift_backend.model.linear import Followed, HalfStorageLinear, PackedLinear, PlainLinear
 from swift_backend.model.rowwise import RowwiseLinear, kernel
 from swift_backend.model.short_head import ShortHead
 
@@ -22,3 +23,13 @@ def test_the_logits_are_those_of_the_whole_head(kind: type) -> None:
     others = [token for token in range(40) if token not in (0, 3, 17, 30)]
     assert (logits[:, others] == -torch.inf).all()
     assert short.num_bytes <= 4 * 4 * 32
+
+
+def test_what_a_head_makes_of_its_logits_the_short_one_does_too() -> None:
+    """A cap, or a factor; what is not scored stays −inf, which a cap would make a number."""
+    weight, x = torch.randn(40, 32), torch.randn(3, 32)
+    head = Followed(PlainLinear(weight, None), lambda logits: soft_cap(logits, 2.0))
+    short = ShortHead.of(head, 40, torch.float32, [30, 3, 0])
+    logits = short(x)
+    assert torch.allclose(logits[:, [0, 3, 30]], 2 * torch.tanh(x @ weight[[0, 3, 30]].T / 2), atol=1e-5)
+    assert (logits[:, [1, 39]] == -torch.inf).all()
