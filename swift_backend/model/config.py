@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ SIZES = (
     "max_position_embeddings",
 )
 SIZE_LIMIT = 2**31
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def from_hf(config: Any, generation: Mapping[str, Any] | None = None) -> ModelCo
         norm_eps=read_norm_eps(config, family.norm_eps),
         layer_norm=family.layer_norm,
         norm_offset=family.norm_offset,
-        context_length=min([config.max_position_embeddings, *(rope.longest for rope in ropes if rope.longest)]),
+        context_length=_context_length(config, ropes),
         ropes=ropes,
         rope_of=rope_of,
         qkv_bias=read_flag(config, family.qkv_bias),
@@ -166,6 +169,19 @@ def from_hf(config: Any, generation: Mapping[str, Any] | None = None) -> ModelCo
         windowed=windowed,
         eos_ids=_eos_ids(config, generation or {}),
     )
+
+
+def _context_length(config: Any, ropes: tuple[Rope, ...]) -> int:
+    """As long as the frequencies are right; a shorter context than the config's is told."""
+    longest = int(config.max_position_embeddings)
+    shortened = min([longest, *(rope.longest for rope in ropes if rope.longest is not None)])
+    if shortened < longest:
+        _log.warning(
+            "The context is %d tokens, and not %d: in a longer text, longrope has other frequencies at every position.",
+            shortened,
+            longest,
+        )
+    return shortened
 
 
 def _read_object(path: Path) -> dict[str, Any]:

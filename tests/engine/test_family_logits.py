@@ -13,6 +13,7 @@ import torch
 
 from swift_backend import SamplingParams, SwiftLLM
 from swift_backend.batch import RowGroup
+from swift_backend.errors import InvalidRequest
 from swift_backend.runner import Runner
 from swift_backend.speculation.layer_set import LayerSet
 from tests.conftest import TINY_VOCABULARY, save_tiny_model, tiny_config
@@ -146,3 +147,13 @@ def test_answers_with_any_layers_left_out(
         stepping.submit(str(number), prompt, params("fixed"))
     stepping.finish()
     assert [stepping.tokens(str(number)) for number in range(len(expected))] == expected
+
+
+def test_a_prompt_beyond_longrope_s_context_is_refused(tmp_path: Path) -> None:
+    architecture, changes = VARIANTS["phi3 with longrope"]
+    directory = save_tiny_model(tmp_path, tiny_config(architecture, **changes))
+    llm = SwiftLLM(str(directory), "float32", kv_cache_tokens=512)
+    with pytest.raises(InvalidRequest, match="input_ids must hold at most 127 tokens, got 129"):
+        llm.generate([[5] * 129], params("off"))
+    [out] = llm.generate([[5] * 120], SamplingParams(max_tokens=50, ignore_eos=True))
+    assert out.num_prompt_tokens + len(out.token_ids) == 128

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_sublayers_are_marked_one_by_one() -> None:
         ["kept", "skipped"],
     ]
     assert [row.split()[-1] for row in rows] == ["3.000"] * 3
+
+
+def test_where_attention_and_mlp_are_one_they_share_a_column() -> None:
+    picture = replace(PICTURE, layer_set=LayerSet(3, 0b0100), parallel=True)
+    assert shown(layer_table(picture))[1:5] == [
+        "layer   cos attention and MLP    cos               ms",
+        "0 0.900              kept  0.910 █████████  3.000",
+        "1 0.990           skipped  0.500 █████      3.000",
+        "2 0.300              kept -0.200            3.000",
+    ]
+    assert "skipped                               1 of 3 sublayers" in shown(summary(picture))
+
+
+def test_a_model_whose_attention_and_mlp_are_one(tiny_model: Callable[[str], Path]) -> None:
+    neox = SwiftLLM(tiny_model("gpt_neox"), "float32", kv_cache_tokens=128, skip_ratio=0.3)
+    picture = look(neox, "w3 w4 w5 w6 w7")
+    assert picture.parallel and picture.layer_set.skip_mask.bit_count() == 2
+    assert picture.sublayers[1::2] == pytest.approx((1.0,) * 7)
+    attention, nothing = picture.costs.sublayer_seconds(0)
+    assert nothing < attention / 4
 
 
 def test_what_the_choice_means() -> None:

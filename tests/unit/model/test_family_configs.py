@@ -66,7 +66,7 @@ def test_quantised_checkpoints_are_refused_by_method(tmp_path: Path, method: str
 
 
 @pytest.mark.parametrize("named", [{"compression_config": {"bits": 4}}, {"quantization_config": "int4"}])
-def test_quantisation_without_a_method_is_refused(tmp_path: Path, named: dict[str, Any]) -> None:
+def test_quantisation_without_a_method_is_refused(named: dict[str, Any]) -> None:
     assert refused("olmo2", **named).startswith("quantised checkpoints (of an unnamed method) are not supported; ")
 
 
@@ -103,7 +103,7 @@ def test_rope_turns_a_part_of_a_head(factor: float) -> None:
     assert message.endswith(f" rotate {int(8 * factor)} of a head's 8 dimensions; supported is 1 to 8")
 
 
-def test_rope_types_are_refused_by_layer_type(tmp_path: Path) -> None:
+def test_rope_types_are_refused_by_layer_type() -> None:
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     ropes = {FULL: dynamic, SLIDING: {"rope_type": "default", "rope_theta": 1e4}}
     message = refused("gemma3_text", rope_parameters=ropes)
@@ -128,12 +128,15 @@ def test_other_families_do_not_heed_a_list_of_layers_without_rope() -> None:
     assert config_of("llama", no_rope_layers=[0] * 7).rope_of == (0,) * 7
 
 
-def test_longrope_ends_where_its_factors_change() -> None:
+def test_longrope_ends_where_its_factors_change(caplog: pytest.LogCaptureFixture) -> None:
     """Longer texts have other frequencies at every position, so transformers computes all of them anew."""
     phi = config_of("phi3", rope_parameters=LONGROPE, original_max_position_embeddings=128)
     assert (phi.context_length, phi.ropes[0].longest) == (128, 128)
+    [told] = caplog.messages
+    assert told.startswith("The context is 128 tokens, and not 256: in a longer text, longrope has other frequencies")
+    caplog.clear()
     short = config_of("phi3", rope_parameters=LONGROPE, original_max_position_embeddings=1024)
-    assert short.context_length == 256
+    assert short.context_length == 256 and not caplog.messages
 
 
 @pytest.mark.parametrize(

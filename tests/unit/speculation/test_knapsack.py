@@ -181,3 +181,10 @@ def test_a_set_that_hardly_changes_the_states_says_nothing(similarity: float) ->
     for _ in range(100):
         knapsack.note(LayerSet(4, 0b11), torch.full((8,), similarity), 0.2)
     assert knapsack.decay == 1.0
+
+
+def test_where_attention_and_mlp_are_one_only_attentions_go() -> None:
+    """What holds the place of an MLP costs nothing and changes nothing: it would always go."""
+    similarity = torch.tensor([0.9, 1.0, 0.2, 1.0, 0.99, 1.0, 0.9, 1.0])
+    knapsack = Knapsack(costs(4, mlp=1e-6), 1, 5, decay=5.0, parallel=True)
+    assert knapsack.choose(similarity, 0.0) == LayerSet(4, 0b00_01_00_00)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from swift_backend.speculation.layer_set import LayerSet
+from swift_backend.speculation.layer_set import LayerSet, open_sublayers
 from swift_backend.speculation.similarity import most_redundant, skip_ratio
 
 
@@ -79,3 +79,11 @@ def test_equal_sets_stay_as_they_are() -> None:
     assert LayerSet.common([odd] * 3) == odd
     assert LayerSet.common([odd]) == odd
     assert LayerSet.common([LayerSet(6), LayerSet(6)]) == LayerSet(6)
+
+
+def test_where_attention_and_mlp_are_one_the_attentions_number_stands_for_both() -> None:
+    """So each set has one mask, whoever made it."""
+    assert LayerSet.skipping(5, [1, 3], parallel=True) == LayerSet(5, 0b00_01_00_01_00)
+    assert most_redundant(torch.ones(8), ratio=0.25, protected=2, parallel=True) == LayerSet(8, 0b01_01_00_00)
+    assert list(open_sublayers(5, 1, parallel=True)) == [2, 4, 6]
+    assert list(open_sublayers(5, 1, parallel=False)) == [2, 3, 4, 5, 6, 7]

@@ -177,3 +177,11 @@ def test_context_makes_attentions_dearer(search: Make) -> None:
     assert attention.draft_ratio == pytest.approx((plain - 2 * 7.1) / plain)
     assert mlp.draft_ratio == pytest.approx((plain - 2) / plain)
     assert attention.layer_set == LayerSet(LAYERS, mask(2, 4))
+
+
+def test_where_attention_and_mlp_are_one_only_attentions_go(search: Make) -> None:
+    """In exchanges as in the trellis; the share is of such sublayers."""
+    offline, tried = search(harmless(*range(12)), parallel=True)
+    [best] = offline.score([mask(2)], 40)
+    offline.exchange(best, [text()])
+    assert {one for masks in tried for skip in masks for one in range(12) if skip >> one & 1} == {2, 4, 6, 8}

@@ -114,3 +114,9 @@ def test_nothing_goes_where_all_layers_are_protected(num_layers: int, protected:
 
 def test_ties_go_to_the_lower_sublayer() -> None:
     assert most_redundant_sublayers(torch.ones(16), ratio=0.25, protected=2) == LayerSet(8, 0b1111 << 4)
+
+
+def test_where_attention_and_mlp_are_one_as_many_go_as_the_guide_skips_layers() -> None:
+    """What holds the place of an MLP changes nothing, and is no candidate all the same."""
+    similarity = torch.tensor([0.9, 1.0, 0.1, 1.0, 0.8, 1.0, 0.3, 1.0, 0.9, 1.0])
+    assert most_redundant_sublayers(similarity, 0.4, protected=1, parallel=True) == LayerSet(5, 0b00_01_01_00_00)
