@@ -47,5 +47,11 @@ def arrived(outcomes: Collection[Outcome], begun: float, duration: float) -> int
     return sum(tokens for at, tokens in chunks if at <= duration)
 
 
+def lasted(outcomes: Collection[Outcome]) -> float:
+    """Seconds from the first request to the last token."""
+    begun = min((one.started for one in outcomes), default=0.0)
+    return max((one.started - begun + one.arrivals[-1][0] for one in outcomes if one.arrivals), default=0.0)
+
+
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0

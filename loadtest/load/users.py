@@ -137,6 +137,8 @@ class Course(LoadTestShape):
         """Users and how many of them may start in a second; None at the end."""
         assert self.runner is not None
         options: Any = self.runner.environment.parsed_options
-        most, seconds = options.num_users or 1, self.get_run_time()
+        # Locust 2.35 keeps what its web page is told under another name.
+        most = getattr(options, "users", None) or options.num_users or 1
+        seconds = self.get_run_time()
         users = users_at(options.shape, seconds, options.run_time, most)
         return None if users is None else (users, options.spawn_rate or most)

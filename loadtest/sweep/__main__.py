@@ -14,7 +14,7 @@ from rich.progress import Progress, TimeRemainingColumn
 from swift_client import SwiftClient, SwiftClientError
 
 from loadtest.load.outcome import Outcome
-from loadtest.load.summary import summary
+from loadtest.load.summary import lasted, summary
 from loadtest.load.thresholds import thresholds_of
 from loadtest.load.workloads import WORKLOADS, prompts_of
 from loadtest.machine import machine
@@ -106,7 +106,8 @@ class Sweep:
 
     def _note(self, users: int, outcomes: list[Outcome], before: Any, complete: bool) -> None:
         """Keep a level; of one that was cut short the server counts more than was seen, so they are not compared."""
-        seen = summary(outcomes, self._arguments.duration)
+        duration = self._arguments.duration
+        seen = summary(outcomes, duration if complete else min(duration, lasted(outcomes)))
         broken = thresholds_of(self._arguments).broken(seen) if complete else []
         level = {"users": users, "complete": complete, **seen, "server": None, "broken": broken}
         self._levels.append(level)  # now: reading the server's figures takes a moment in which Ctrl-C may come

@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         f"{one.name}: {one.about}" for one in WORKLOADS.values()))  # fmt: skip
     add("--shape", choices=list(SHAPES), default="constant", help="; ".join(
         f"{one.name}: {one.about}" for one in SHAPES.values()))  # fmt: skip
-    add("--max-tokens", type=int, help="of an answer; the workload's if left out")
+    add("--max-tokens", type=tokens, help="of an answer; the workload's if left out")
     add("--speculation", choices=SPECULATION_MODES, default="auto")
     add("--prompt-format", choices=("chat", "raw"), default="chat", help="raw: for models without a chat template")
     add("--seed", type=int, default=0, help="of the order of prompts")
@@ -56,6 +56,13 @@ def users(text: str) -> list[int]:
     if not found or min(found) < 1:
         raise argparse.ArgumentTypeError(f"must be numbers from 1 on, as in 1,2,4,8, got {text!r}")
     return found
+
+
+def tokens(text: str) -> int:
+    """At least one: 0 would read as "left out"."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
+    return int(text)
 
 
 def duration(text: str) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from loadtest.load.outcome import WITHDRAWN, Outcome
 from loadtest.load.summary import summary
 from loadtest.sweep import __main__ as command
 from loadtest.sweep import server_side
-from loadtest.sweep.locust_run import Load
+from loadtest.sweep.locust_run import ROOT, Load
 from loadtest.sweep.options import metrics_url
 from loadtest.sweep.table import table
 
@@ -86,3 +88,18 @@ def test_a_terminal_of_80_columns_shows_every_figure() -> None:
     assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
     for figure in ("1234", "23456", "34567.0", "34.57", "123.4", "50%", "1.25"):
         assert figure in shown
+
+
+@pytest.mark.parametrize("name", ["users", "num_users"])
+def test_the_web_pages_number_of_users_is_kept_by_either_locust(name: str) -> None:
+    """2.35 leaves num_users as it was. In a process of its own: importing Locust patches the one it is in."""
+    program = (
+        "from types import SimpleNamespace as Some\n"
+        "from loadtest.load.users import Course\n"
+        f"options = Some(**{{'num_users': None, {name!r}: 3}}, run_time=None, spawn_rate=1, shape='constant')\n"
+        "course = Course()\n"
+        "course.runner = Some(environment=Some(parsed_options=options))\n"
+        "print(course.tick())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "(3, 1)\n"

@@ -221,6 +221,8 @@ def test_ctrl_c_keeps_what_was_measured(sweep: Any, tmp_path: Path) -> None:
     assert status == command.INTERRUPTED
     assert [(one["users"], one["complete"], one["requests"]) for one in made["levels"]] == [(1, True, 2), (2, False, 1)]
     assert (tmp_path / "out.html").exists()
+    # By default a level takes 30 s; this one came to four tokens in its only second.
+    assert [one["tokens_per_second"] for one in made["levels"]] == [pytest.approx(8 / 30), 4.0]
 
 
 def test_what_is_not_good_enough_has_an_exit_status(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,6 +246,7 @@ def test_what_is_not_good_enough_has_an_exit_status(sweep: Any, capsys: pytest.C
         (["--url", "ftp://x"], "ftp"),
         (["--url", "grpc://127.0.0.1:1"], "ConnectionFailed"),
         (["--users", "0"], "numbers from 1 on"),
+        (["--max-tokens", "0"], "a number from 1 on"),
         (["--workload", "chess"], "chess"),
     ],
 )
