@@ -28,10 +28,13 @@ PROMPT_TOKENS = 200
 CACHE_TOKENS = 8192
 
 
-def measured(model: str | None, dtype: str, methods: Sequence[str], tokens: int, batch: int) -> list[dict[str, Any]]:
+def measured(
+    model: str | None, dtype: str, methods: Sequence[str], tokens: int, batch: int, layer_sets: Path | None = None
+) -> list[dict[str, Any]]:
     """The figures of each method; subprocess.CalledProcessError where a process fails."""
     options = ["--dtype", dtype, "--max-tokens", str(tokens), "--batch", str(batch)]
     options += ["--model", model] if model else []
+    options += ["--layer-sets", str(layer_sets)] if layer_sets else []
     command = [sys.executable, "-m", "loadtest.memory", *options, "--one"]
     found = [
         subprocess.run([*command, "--methods", method], stdout=subprocess.PIPE, text=True, check=True)
@@ -40,9 +43,12 @@ def measured(model: str | None, dtype: str, methods: Sequence[str], tokens: int,
     return [json.loads(one.stdout.splitlines()[-1]) for one in found]
 
 
-def measure(model: str | None, dtype: str, method: str, tokens: int, batch: int) -> dict[str, Any]:
+def measure(
+    model: str | None, dtype: str, method: str, tokens: int, batch: int, layer_sets: Path | None = None
+) -> dict[str, Any]:
     """Bytes, in this process: of weights and KV cache, of scratch, and at the peak of process and GPU."""
-    llm = SwiftLLM(model, dtype, kv_cache_tokens=CACHE_TOKENS, prefix_cache=False)
+    sets = {} if layer_sets is None else {"layer_sets": str(layer_sets)}
+    llm = SwiftLLM(model, dtype, kv_cache_tokens=CACHE_TOKENS, prefix_cache=False, **sets)
     on_gpu = llm.engine.runner.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -87,11 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", default="off,auto", metavar="off,…")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--layer-sets", type=Path, help="made by swift_backend.optimize; static needs it")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # in this process, as a line of JSON
     arguments = parser.parse_args(argv)
     methods = arguments.methods.split(",")
-    options = (arguments.max_tokens, arguments.batch)
+    options = (arguments.max_tokens, arguments.batch, arguments.layer_sets)
     if arguments.one:
         print(json.dumps(measure(arguments.model, arguments.dtype, methods[0], *options)))
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,23 +16,29 @@ from loadtest.machine import machine
 from loadtest.memory import measured
 from loadtest.speedup import kept
 from loadtest.speedup.charts import write_report
-from loadtest.speedup.measuring import PLAIN, measure, warm_up
+from loadtest.speedup.measuring import PLAIN, measure, params_of, warm_up
 from loadtest.speedup.options import SETTINGS, parser, settled
 from loadtest.speedup.prompts import GUIDE_ROWS, Prompt, alternating, batches, in_segments, read_prompts
 from loadtest.speedup.rows import rows_of, stream_of, totals_of
 from loadtest.speedup.table import table
 from swift_backend import SwiftLLM
+from swift_backend.errors import InvalidRequest
 from swift_backend.serving.stop_signals import stop_signals_interrupt
 
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0, 1 where a prompt failed, 130 after Ctrl-C."""
+    """Exit status: 0, 1 where a prompt or memory's process failed, 130 after Ctrl-C."""
     options = parser()
     arguments = options.parse_args(argv)
     if wrong := settled(arguments):
         options.error(wrong)
+    try:
+        for method in arguments.methods:
+            params_of(method, sampling_of(arguments))
+    except InvalidRequest as error:
+        options.error(str(error))
     layer_sets = {} if arguments.layer_sets is None else {"layer_sets": str(arguments.layer_sets)}
     llm = SwiftLLM(arguments.model, arguments.dtype, prefix_cache=False, **layer_sets)
     try:
@@ -42,6 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not ordered:
         options.error("--dataset: no prompt is short enough for --max-prompt-tokens")
     return run.go()
+
+
+def sampling_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What every method is asked for."""
+    names = ("max_tokens", "temperature", "seed", "ignore_eos", "max_draft_tokens", "confidence_threshold")
+    return {name: getattr(arguments, name) for name in names}
 
 
 def _order(llm: SwiftLLM, arguments: argparse.Namespace) -> list[Prompt]:
@@ -73,6 +86,7 @@ class Run:
         self._settings["prompts"] = kept.fingerprint(batched)
         self._records = kept.load(arguments.json, self._settings) if arguments.resume else []
         self._memory: list[dict[str, Any]] = []
+        self._memory_failed = False
 
     def go(self) -> int:
         """Measure what is left; the exit status."""
@@ -86,14 +100,13 @@ class Run:
             self._tell()
             return INTERRUPTED
         self._tell()
-        return int(any(record.error for record in self._records))
+        return int(self._memory_failed or any(record.error for record in self._records))
 
     def _measure(self) -> None:
         arguments, done = self._arguments, self._done
         if done < len(self._batches):
             warm_up(self._llm, self._batches[0][0], arguments.methods)
-        names = ("max_tokens", "temperature", "seed", "ignore_eos", "max_draft_tokens", "confidence_threshold")
-        sampling = {name: getattr(arguments, name) for name in names}
+        sampling = sampling_of(arguments)
         columns = (*Progress.get_default_columns()[:-1], TimeElapsedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._console) as progress:
             task = progress.add_task("batches", total=len(self._batches), completed=done)
@@ -105,9 +118,17 @@ class Run:
                 progress.advance(task)
 
     def _measure_memory(self) -> None:
-        methods = [PLAIN, next((name for name in reversed(self._arguments.methods) if name != PLAIN), "auto")]
-        with self._console.status("memory: a process for each of off and the last method"):
-            self._memory = measured(self._arguments.model, self._arguments.dtype, methods, tokens=64, batch=4)
+        arguments = self._arguments
+        drafting = [name for name in arguments.methods if name != PLAIN]
+        method = "auto" if "auto" in drafting or not drafting else drafting[-1]
+        options = {"tokens": 64, "batch": 4, "layer_sets": arguments.layer_sets}
+        try:
+            with self._console.status(f"memory: a process for each of {PLAIN} and {method}"):
+                self._memory = measured(arguments.model, arguments.dtype, [PLAIN, method], **options)
+        except subprocess.CalledProcessError as error:
+            said = f"--memory: a process failed with exit status {error.returncode}"
+            self._console.print(said, style="red", markup=False)
+            self._memory_failed = True
 
     @property
     def _done(self) -> int:

@@ -15,9 +15,9 @@ WARM_UP_TOKENS = 8
 
 
 def warm_up(llm: SwiftLLM, prompt: Prompt, methods: Sequence[str]) -> None:
-    """The first pass of each kind is slower than all others."""
+    """The first pass of each kind is slower; a method that fails here is counted when it is measured."""
     for method in methods:
-        llm.generate([prompt.token_ids], SamplingParams(max_tokens=WARM_UP_TOKENS, speculation=method))
+        run(llm, 0, [prompt], method, {"max_tokens": WARM_UP_TOKENS})
 
 
 def measure(
@@ -47,12 +47,17 @@ def run(
 ) -> Record:
     """One method on one batch; generate: in place of the model's."""
     record = Record(number, batch[0].category, method, len(batch), batch[0].segment)
-    params = SamplingParams(speculation=method, **known(method, sampling))
+    params = params_of(method, sampling)
     try:
         record.fill((generate or llm.generate)([prompt.token_ids for prompt in batch], params))
     except SwiftError as error:
         record.error = f"{type(error).__name__}: {error}"
     return record
+
+
+def params_of(method: str, sampling: dict[str, Any]) -> SamplingParams:
+    """InvalidRequest for what no request may ask."""
+    return SamplingParams(speculation=method, **known(method, sampling))
 
 
 def known(method: str, sampling: dict[str, Any]) -> dict[str, Any]:

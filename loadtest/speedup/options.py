@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("--mixed", action="store_true", help="one prompt of each category after another, in place of all of them")
     add("--stream", type=segments, metavar="code,chat,…", help=f"segments of one kind each: {', '.join(SEGMENTS)}, "
         "or a category")  # fmt: skip
-    add("--memory", action="store_true", help="measure memory, too, with off and with the last method")
+    add("--memory", action="store_true", help="measure memory, too, with off and with auto, or the last method")
     add("--layer-sets", type=Path, help="made by swift_backend.optimize; static needs it")
     add("--json", type=Path, help="written after every batch")
     add("--html", type=Path, help="a page with plots, in one file")

@@ -64,7 +64,7 @@ def row(category: str, method: str, records: Sequence[Record]) -> dict[str, Any]
         "drafted": _counts(one.drafted for one in answered),
         "accepted": _counts(one.accepted for one in answered),
         **{f"{name}_share": _share(of[f"{name}_seconds"], seconds) for name in ("search", "draft", "verify", "decide")},
-        "identical_to_off": same == prompts,
+        "identical_to_off": same == prompts > 0,
         "differing": compared - same,
         "prompts": prompts,
         "errors": sum(one.prompts for one in ours if one.error),

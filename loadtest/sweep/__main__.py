@@ -63,7 +63,7 @@ class Sweep:
         self._arguments, self._other = arguments, other
         self._command = shlex.join(["python", "-m", "loadtest.sweep", *argv])
         self._console = console or Console()
-        self._load = Load(arguments.url, arguments.duration, arguments.shape, for_locust(arguments))
+        self._load = Load(arguments.url, arguments.duration, arguments.shape, for_locust(arguments), arguments.seed)
         self._metrics = metrics_url(arguments.url, arguments.metrics_url)
         self._levels: list[dict[str, Any]] = []
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.load.outcome import Outcome, read_outcomes
+from swift_backend.serving.stop_signals import stop_signals_held
 
 LOCUSTFILE = Path(__file__).resolve().parents[1] / "locustfile.py"
 ROOT = LOCUSTFILE.parents[1]
@@ -37,6 +38,7 @@ class Load:
     duration: float
     shape: str = "constant"
     options: Sequence[str] = ()
+    seed: int = 0
 
     def command(self, users: int, record: Path) -> list[str]:
         """Locust's, which takes whole seconds; all users come at once, and end their requests when the time is over."""
@@ -44,6 +46,8 @@ class Load:
         course = ["-u", str(users), "-r", str(users), "-t", seconds, "--stop-timeout", str(PATIENCE)]
         quiet = ["--headless", "--only-summary", "--loglevel", "WARNING", "--reset-stats"]
         ours = ["--host", self.url, "--shape", self.shape, "--record", str(record), "--max-failures", "1"]
+        # Another order for each level, or the server would know its prompts from the one before.
+        ours += ["--prompt-seed", str(self.seed + 1000 * users)]
         return [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *quiet, *course, *ours, *self.options]
 
 
@@ -68,7 +72,8 @@ def run_level(load: Load, users: int, on_tick: Callable[[float], None] = lambda 
             try:
                 _wait(process, on_tick)
             except KeyboardInterrupt:
-                end(process)
+                with stop_signals_held():  # a second Ctrl-C must not lose what was seen
+                    end(process)
                 raise Interrupted(list(read_outcomes(record))) from None
             finally:
                 end(process)

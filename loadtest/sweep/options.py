@@ -81,7 +81,7 @@ def metrics_url(url: str, given: str | None) -> str:
 def for_locust(arguments: argparse.Namespace) -> list[str]:
     """What the locustfile is told."""
     options = ["--workload", arguments.workload, "--speculation", arguments.speculation]
-    options += ["--prompt-seed", str(arguments.seed), "--prompt-format", arguments.prompt_format]
+    options += ["--prompt-format", arguments.prompt_format]
     if arguments.max_tokens is not None:
         options += ["--max-tokens", str(arguments.max_tokens)]
     if arguments.dataset:

@@ -11,8 +11,8 @@ from loadtest.figures import Sample, difference, read_metrics, total
 
 # The server's figures come a moment after its last answer.
 SETTLE_SECONDS = 5.0
-# By which the mean time of a request may differ; the rest of it is spent on the way.
-LATENCY_TOLERANCE = 0.1
+# By which the mean time of a request may differ: what is spent on the way, which of a short request is a large share.
+LATENCY_TOLERANCE, LATENCY_SECONDS = 0.1, 0.02
 
 
 def read(url: str | None) -> dict[Sample, float] | None:
@@ -43,7 +43,7 @@ def compare(
 ) -> dict[str, Any] | None:
     """The server's part of a level, and whether it agrees with what users saw; None without metrics.
 
-    Tokens must be the same to the last one; the mean seconds of a request within LATENCY_TOLERANCE. Other traffic on
+    Tokens must be the same to the last one; the mean seconds of a request within LATENCY_TOLERANCE or LATENCY_SECONDS. Other traffic on
     the server makes both differ.
     """
     if before is None or after is None:
@@ -71,6 +71,6 @@ def differences(server: dict[str, Any], seen: dict[str, Any]) -> list[str]:
         if server[name] != seen[name]:
             found.append(f"{name}: the server counts {server[name]}, users saw {seen[name]}")
     ours, theirs = seen["mean_end_to_end"], server["mean_end_to_end"]
-    if abs(ours - theirs) > LATENCY_TOLERANCE * theirs:
+    if abs(ours - theirs) > max(LATENCY_TOLERANCE * theirs, LATENCY_SECONDS):
         found.append(f"mean seconds of a request: {theirs:.3f} on the server, {ours:.3f} for users")
     return found

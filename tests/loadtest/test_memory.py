@@ -10,6 +10,7 @@ import torch
 
 from loadtest.memory import main, measured, peak_rss, table
 from swift_backend import SwiftLLM
+from swift_backend.speculation.pool import SHIPPED, Pool, save_pool
 
 MIB = 2**20
 
@@ -32,6 +33,14 @@ def test_each_method_has_a_process_of_its_own(tiny_model: Callable[[str], Path],
         assert 0 <= one["scratch"] < one["peak_rss"]
     assert off["draft_tokens"] == 0 < auto["draft_tokens"]
     assert table([off, auto]).row_count == 2
+
+
+def test_static_has_its_layer_sets(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    pool, path = Pool(7), tmp_path / "sets.json"
+    pool.add(0b0011_1100_0000, SHIPPED)
+    assert save_pool(path, pool)
+    [static] = measured(str(tiny_model("mistral")), "float32", ["static"], tokens=24, batch=1, layer_sets=path)
+    assert static["method"] == "static" and static["weights"] > 0
 
 
 def test_the_command(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ def test_options(tmp_path: Path) -> None:
     given = parser().parse_args(["--dataset", "a", "--dataset", "b", "--max-tokens", "3"])
     assert for_locust(given)[-4:] == ["--max-tokens", "3", "--dataset", "a,b"]
     command = Load("grpc://there:1", 5.0).command(3, tmp_path / "r")
+    seeds = {one[one.index("--prompt-seed") + 1] for one in (command, Load("", 5.0).command(4, tmp_path))}
+    assert len(seeds) == 2
     assert command[command.index("-u") + 1] == "3" and command[command.index("-t") + 1] == "5s"
 
 
