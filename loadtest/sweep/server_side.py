@@ -43,8 +43,8 @@ def compare(
 ) -> dict[str, Any] | None:
     """The server's part of a level, and whether it agrees with what users saw; None without metrics.
 
-    Tokens must be the same to the last one; the mean seconds of a request within LATENCY_TOLERANCE or LATENCY_SECONDS. Other traffic on
-    the server makes both differ.
+    Tokens must be the same to the last one; the mean seconds of a request within LATENCY_TOLERANCE, or LATENCY_SECONDS.
+    Other traffic on the server makes both differ.
     """
     if before is None or after is None:
         return None
