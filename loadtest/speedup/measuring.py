@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ WARM_UP_TOKENS = 8
 def warm_up(llm: SwiftLLM, prompt: Prompt, methods: Sequence[str]) -> None:
     """The first pass of each kind is slower; a method that fails here is counted when it is measured."""
     for method in methods:
-        run(llm, 0, [prompt], method, {"max_tokens": WARM_UP_TOKENS})
+        with contextlib.suppress(SwiftError):
+            llm.generate([prompt.token_ids], SamplingParams(max_tokens=WARM_UP_TOKENS, speculation=method))
 
 
 def measure(
