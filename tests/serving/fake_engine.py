@@ -26,7 +26,7 @@ class FakeEngine:
         self.drains: list[float] = []
         self.context_length, self.vocab_size = 128, 1000
         self.model = SimpleNamespace(directory="models/tiny", dtype="bfloat16")
-        shape = SimpleNamespace(config=SimpleNamespace(num_layers=4), head="a string of characters")
+        shape = SimpleNamespace(config=SimpleNamespace(num_layers=4), kernel="its kernel")
         self.runner = SimpleNamespace(device="cpu", decoder=shape, cache=SimpleNamespace(capacity=512))
         self.tokenizer = SimpleNamespace(decode=self.decode)
         self.requests: dict[str, Request] = {}

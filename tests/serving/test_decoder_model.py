@@ -255,7 +255,7 @@ def test_many_requests_from_many_threads_each_end_once(triton: Any, model: Trito
 
 def test_loading_says_once_what_was_loaded(triton: Any, model: TritonPythonModel) -> None:
     assert triton.log == [
-        ("info", "swift_decoder: models/tiny in bfloat16 on cpu by str, 4 layers, context 128, 512 cache slots")
+        ("info", "swift_decoder: models/tiny in bfloat16 on cpu by its kernel, 4 layers, context 128, 512 cache slots")
     ]
 
 

@@ -74,7 +74,7 @@ def test_defaults_are_the_contracts() -> None:
         (
             "speculation",
             "on",
-            "speculation must be one of auto, skip, ngram, similarity, search, static, fixed, off, got 'on'",
+            "speculation must be one of auto, skip, ngram, similarity, search, static, fixed, lookahead, off, got 'on'",
         ),
         ("confidence_threshold", 1.1, "confidence_threshold must be in [0, 1], got 1.1"),
         ("temprature", 1, "temprature is not a sampling parameter; did you mean temperature?"),
