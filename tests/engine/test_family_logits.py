@@ -20,6 +20,7 @@ from tests.conftest import TINY_VOCABULARY, save_tiny_model, tiny_config
 from tests.engine.stepping import Stepping
 
 LAYERS, START, MAX_TOKENS = 5, 16, 12
+MLPS = sum(2 << 2 * layer for layer in range(LAYERS))
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -136,6 +137,8 @@ def test_answers_with_any_layers_left_out(
         assert [out.token_ids for out in outputs] == expected
         if mode not in ("off", "auto"):  # which may find that nothing pays
             assert sum(out.stats.draft_tokens for out in outputs) > 0
+        if searching and mode != "off":  # as one sublayer, with the number of the attention
+            assert not any(int(out.stats.layer_set, 16) & MLPS for out in outputs)
     rng, bits = random.Random(4), 2 * LAYERS
 
     def change(engine: Any) -> None:
