@@ -14,7 +14,7 @@ ARGS ?=
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 PIP := $(RUN) pip install --disable-pip-version-check
-STAMP := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml requirements-nodeps.txt client/pyproject.toml $(wildcard swift_backend/model/*.cpp) | sha256sum | cut -c 1-16)
+STAMP := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml requirements-nodeps.txt client/pyproject.toml $(wildcard swift_backend/model/csrc/*) | sha256sum | cut -c 1-16)
 # These have the machine to themselves; all others run two at a time.
 ALONE := server or model or gpu
 FAST := not ($(ALONE)) and not slow

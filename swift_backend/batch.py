@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -36,6 +37,16 @@ class RowGroup:
         for parent in self.parents:
             found.append(self.first if parent < 0 else found[parent] + 1)
         return found
+
+    def path(self, row: int) -> list[int]:
+        """The group's rows that lead to this one, itself the last."""
+        if self.parents is None:
+            return list(range(row + 1))
+        found: list[int] = []
+        while row >= 0:
+            found.append(row)
+            row = self.parents[row]
+        return found[::-1]
 
     def sees(self) -> list[list[bool]]:
         """Whether row i sees row j."""
@@ -71,27 +82,62 @@ class AttentionView:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What building a batch needs to know of the model: query heads per kv head, and the window if it has one."""
+
+    heads_per_kv: int = 1
+    window: int | None = None
+
+
+@dataclass(frozen=True)
 class RaggedBatch:
     """One pass: N rows in all.
 
-    token_ids, positions, slots: int64 [N]; logit_rows: int64 [M], rows whose logits are wanted, in order;
-    views: attention of full layers; window_views: of sliding-window layers (the same list without a window).
+    token_ids, positions, slots: int64 [N]; logit_rows: int64 [M], rows whose logits are wanted, in order.
+    What rows see is said twice, for whoever attends; each is made when it is first asked for.
     """
 
     token_ids: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
     logit_rows: torch.Tensor
-    views: list[AttentionView]
-    window_views: list[AttentionView]
+    groups: Seq[RowGroup]
+    shape: BatchShape
 
+    @cached_property
+    def views(self) -> list[AttentionView]:
+        """Attention of full layers: a view for each group."""
+        return self._views(None)
 
-@dataclass(frozen=True, slots=True)
-class BatchShape:
-    """What building a batch needs to know of the model: query heads per kv head, and the window if it has one."""
+    @cached_property
+    def window_views(self) -> list[AttentionView]:
+        """Of sliding-window layers; the same list without a window."""
+        return self._views(self.shape.window) if self.shape.window else self.views
 
-    heads_per_kv: int = 1
-    window: int | None = None
+    @cached_property
+    def table(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 [N, 4], and int64 [any]: of each row where its extent begins, its group's first position, its own, and
+        where in the second its path begins: the group's rows that lead to it, itself the last; −1 where that is all
+        of them. On the CPU.
+        """
+        rows: list[tuple[int, int, int, int]] = []
+        paths: list[int] = []
+        for group in self.groups:
+            for row, position in enumerate(group.positions):
+                place = -1
+                if group.parents is not None:
+                    place = len(paths)
+                    paths += group.path(row)
+                rows.append((group.extent_start, group.first, position, place))
+        return torch.tensor(rows, dtype=torch.int64), torch.tensor(paths, dtype=torch.int64)
+
+    def _views(self, window: int | None) -> list[AttentionView]:
+        made, start = [], 0
+        for group in self.groups:
+            bounds = (start, start + len(group.token_ids))
+            made.append(_view(group, bounds, self.token_ids.device, self.shape.heads_per_kv, window))
+            start = bounds[1]
+        return made
 
 
 def build_batch(groups: Seq[RowGroup], device: torch.device, shape: BatchShape) -> RaggedBatch:
@@ -100,25 +146,17 @@ def build_batch(groups: Seq[RowGroup], device: torch.device, shape: BatchShape) 
     positions: list[int] = []
     slots: list[int] = []
     logit_rows: list[int] = []
-    bounds: list[tuple[int, int]] = []
     for group in groups:
         start, count = len(tokens), len(group.token_ids)
         tokens += group.token_ids
         positions += group.positions
         slots += range(group.extent_start + group.first, group.extent_start + group.first + count)
         logit_rows += range(start + count - group.num_logits, start + count)
-        bounds.append((start, start + count))
-
-    def views(window: int | None) -> list[AttentionView]:
-        return [_view(g, rows, device, shape.heads_per_kv, window) for g, rows in zip(groups, bounds, strict=True)]
-
-    full = views(None)
-    windowed = views(shape.window) if shape.window else full
 
     def flat(column: list[int]) -> torch.Tensor:
         return torch.tensor(column, dtype=torch.int64, device=device)
 
-    return RaggedBatch(flat(tokens), flat(positions), flat(slots), flat(logit_rows), full, windowed)
+    return RaggedBatch(flat(tokens), flat(positions), flat(slots), flat(logit_rows), tuple(groups), shape)
 
 
 def _view(

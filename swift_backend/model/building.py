@@ -20,6 +20,7 @@ from swift_backend.model.attention import (
     soft_cap,
 )
 from swift_backend.model.config import ModelConfig
+from swift_backend.model.fused import fused_mlp, with_kernels
 from swift_backend.model.layers import AttentionSublayer, MlpSublayer, Norm, NoSublayer, ParallelSublayer, Sublayer
 from swift_backend.model.linear import Followed, Linear, make_linear
 from swift_backend.model.norms import EachHeadNorm, LayerNorm, PostNorm, ProjectionNorm, RmsNorm, no_norm
@@ -85,14 +86,15 @@ class Builder:
     def _attention(self, layer: int) -> AttentionSublayer:
         c, names, prefix = self._config, self._names, self._names.layer.format(layer)
         q_size = c.num_heads * c.head_dim
-        return AttentionSublayer(
+        part = self._rope_part(layer)
+        sublayer = AttentionSublayer(
             layer=layer,
             norm=self._input_norm(prefix, names.attention_norm),
             qkv=self._qkv(prefix),
             out=self._out(prefix, names.out, q_size, c.output_bias, names.attention_post_norm),
             q_norm=self._head_norm(prefix + names.q_norm, c.num_heads),
             k_norm=self._head_norm(prefix + names.k_norm, c.num_kv_heads),
-            rotate=self._rotate(layer),
+            rotate=self._rotate(part),
             attend=self._attend(),
             num_heads=c.num_heads,
             num_kv_heads=c.num_kv_heads,
@@ -101,17 +103,19 @@ class Builder:
             cap=c.score_cap,
             windowed=c.windowed[layer],
         )
+        return with_kernels(sublayer, c.window, part, sum(rope.width for rope in c.ropes))
 
     def _mlp(self, layer: int) -> MlpSublayer:
         c, names, prefix = self._config, self._names, self._names.layer.format(layer)
         activation = ACTIVATIONS[c.activation]
         size = 2 * c.intermediate_size if c.gated else c.intermediate_size
-        return MlpSublayer(
+        sublayer = MlpSublayer(
             norm=self._input_norm(prefix, names.mlp_norm),
             up=make_linear(*self._stacked(prefix, names.up, [size // len(names.up)] * len(names.up), c.mlp_bias)),
             activate=gated(activation) if c.gated else activation,
             down=self._out(prefix, names.down, c.intermediate_size, c.mlp_bias, names.mlp_post_norm),
         )
+        return fused_mlp(sublayer, c.activation, c.gated)
 
     def _qkv(self, prefix: str) -> Linear:
         c, names = self._config, self._names
@@ -163,14 +167,21 @@ class Builder:
         """Of a norm."""
         return self._tensor(f"{name}.weight", size).to(self.activation_dtype)
 
-    def _rotate(self, layer: int) -> Rotate:
+    def _rope_part(self, layer: int) -> slice | None:
+        """The columns of the rotary tables that turn this layer's heads."""
         c, rope = self._config, self._config.rope_of[layer]
         if rope is None:
+            return None
+        begin = sum(one.width for one in c.ropes[:rope])
+        return slice(begin, begin + c.ropes[rope].width)
+
+    def _rotate(self, part: slice | None) -> Rotate:
+        c = self._config
+        if part is None:
             return leave_
         if len(c.ropes) > 1:
-            begin = sum(one.width for one in c.ropes[:rope])
-            return partial(rotate_by_part_, part=slice(begin, begin + c.ropes[rope].width))
-        return rotate_ if c.ropes[rope].width == c.head_dim else rotate_first_
+            return partial(rotate_by_part_, part=part)
+        return rotate_ if c.ropes[0].width == c.head_dim else rotate_first_
 
     def _attend(self) -> Attend:
         cap = self._config.score_cap

@@ -15,6 +15,11 @@ from swift_backend.model.linear import Linear
 
 Rotary = tuple[torch.Tensor, torch.Tensor]  # cos and sin, float32 [positions or rows, 1, dimensions] each
 Norm = Callable[[torch.Tensor], torch.Tensor]  # over the last dimension
+# A whole sublayer in one call, of what AttentionSublayer takes, and of x alone; and attention of queries
+# [rows, heads, head_dim] over one layer's slots of the cache.
+FusedAttention = Callable[[torch.Tensor, RaggedBatch, KVCache, Rotary], torch.Tensor]
+FusedMlp = Callable[[torch.Tensor], torch.Tensor]
+Over = Callable[[torch.Tensor, torch.Tensor, RaggedBatch], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,7 @@ class AttentionSublayer:
     """Attention of layer `layer`; writes its rows' keys and values into the cache before it reads.
 
     out: with what follows it before it is added: a norm, a factor. attend: scores soft-capped by cap, if that is set.
+    fused: does all of it, in place of the parts; rowwise: in place of attend.
     """
 
     layer: int
@@ -38,6 +44,8 @@ class AttentionSublayer:
     scale: float
     cap: float | None
     windowed: bool
+    fused: FusedAttention | None = None
+    rowwise: Over | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -45,9 +53,13 @@ class AttentionSublayer:
 
     def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
         """x [rows, hidden] → x + attention; rotary as rotate_ wants it. Mutates the cache at batch.slots."""
+        if self.fused is not None:
+            return self.fused(x, batch, cache, rotary)
         slots, heads = cache.slots[self.layer], self.num_heads
         projected = self.project(x, slots.dtype, rotary)
         slots.index_copy_(0, batch.slots, projected[:, heads:])
+        if self.rowwise is not None:
+            return x + self.out(self.rowwise(projected[:, :heads], slots, batch))
         views = batch.window_views if self.windowed else batch.views
         keys, values = cache.keys[self.layer], cache.values[self.layer]
         return x + self.out(self.attend(projected[:, :heads], keys, values, views, self.scale))
@@ -66,12 +78,16 @@ class AttentionSublayer:
 
 @dataclass(frozen=True, slots=True)
 class MlpSublayer:
-    """down(activate(up(x))); with a gate, up makes gate and up in one call, and activate multiplies them."""
+    """down(activate(up(x))); with a gate, up makes gate and up in one call, and activate multiplies them.
+
+    fused: does all of it, and adds x.
+    """
 
     norm: Norm
     up: Linear
     activate: Activation
     down: Linear
+    fused: FusedMlp | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -79,7 +95,7 @@ class MlpSublayer:
 
     def __call__(self, x: torch.Tensor, batch: RaggedBatch, cache: KVCache, rotary: Rotary) -> torch.Tensor:
         """x [rows, hidden] → x + mlp; the other arguments are those of every sublayer and not used."""
-        return x + self.down(self.activate(self.up(self.norm(x))))
+        return x + self.added(x) if self.fused is None else self.fused(x)
 
     def added(self, x: torch.Tensor) -> torch.Tensor:
         """What it adds to x [rows, hidden]."""

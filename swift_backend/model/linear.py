@@ -102,11 +102,16 @@ class Followed:
         return self.linear.weight_rows(rows)
 
 
-def kernel_name(linear: Linear) -> str:
-    """Which kernel computes it."""
+def innermost(linear: Linear) -> Linear:
+    """The product itself, without what follows it."""
     while isinstance(linear, Followed):
         linear = linear.linear
-    return type(linear).__name__
+    return linear
+
+
+def kernel_name(linear: Linear) -> str:
+    """Which kernel computes it."""
+    return type(innermost(linear)).__name__
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -117,7 +122,7 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
         return PackedLinear(weight, bias)
     if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedLinear(weight, bias)
-    if weight.dtype == torch.bfloat16 and kernel() is not None:
+    if weight.dtype == torch.bfloat16 and kernel() is not None and torch.backends.cpu.get_cpu_capability() == "AVX2":
         return RowwiseLinear(weight, bias)
     if "fbgemm" in torch.backends.quantized.supported_engines and weight.abs().max() <= HALF_MAX:
         return HalfStorageLinear(weight, bias)

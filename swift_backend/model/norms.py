@@ -15,7 +15,7 @@ class RmsNorm:
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         """weight [hidden] (or [head_dim]) in the activations' dtype, on their device; eps is added to mean(x²)."""
-        self._weight, self._eps = weight, eps
+        self.weight, self.eps = weight, eps
         self._fused = weight.device.type != "cpu"
         size = weight.shape[0]
         self._scaled = weight * size**0.5
@@ -23,7 +23,7 @@ class RmsNorm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._fused:
-            return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
         return torch.mul(x, self._scaled).div_(length)
 

@@ -75,7 +75,7 @@ def test_a_second_install_does_nothing(folder):
     assert "pip" not in outcome.stdout
 
 
-@pytest.mark.parametrize("file", [*INPUTS[1:], "swift_backend/model/kernel.cpp"])
+@pytest.mark.parametrize("file", [*INPUTS[1:], "swift_backend/model/csrc/kernel.h"])
 def test_another_list_of_packages_or_kernel_is_installed_again(folder, file):
     pretend_installed(folder)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)

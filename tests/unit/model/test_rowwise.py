@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,8 +16,9 @@ from hypothesis import strategies as st
 from swift_backend.model import linear, rowwise
 from swift_backend.model.linear import HalfStorageLinear, PackedLinear, PlainLinear, make_linear
 from swift_backend.model.rowwise import RowwiseLinear, kernel
+from tests.threads import on_threads
 
-if kernel() is None and (torch.backends.cpu.get_cpu_capability() != "AVX2" or shutil.which("c++") is None):
+if kernel() is None and (torch.backends.cpu.get_cpu_capability() == "DEFAULT" or shutil.which("c++") is None):
     pytest.skip("not for this CPU, or there is no compiler here", allow_module_level=True)
 
 
@@ -67,16 +67,6 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(
     assert torch.equal(together, made(x[before : before + 1].clone())[0])
 
 
-@contextmanager
-def on_threads(count: int) -> Iterator[None]:
-    usual = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)
-
-
 def test_every_bfloat16_number_is_held_as_it_is() -> None:
     finite = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     finite = finite[finite.isfinite()][:65024].view(-1, 127 * 2)
@@ -114,6 +104,9 @@ def test_it_is_chosen_for_bfloat16_where_the_cpu_has_no_arithmetic_for_it(monkey
     assert isinstance(make_linear(weight, offset), PackedLinear if has_bfloat16 else RowwiseLinear)
     assert isinstance(make_linear(weight.float()), PackedLinear)
     assert not isinstance(make_linear(weight.half()), RowwiseLinear)
+    with monkeypatch.context() as patch:  # wider ones there
+        patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+        assert not isinstance(make_linear(weight), RowwiseLinear)
     monkeypatch.setattr(linear, "kernel", lambda: None)
     assert isinstance(make_linear(weight), PackedLinear if has_bfloat16 else HalfStorageLinear | PlainLinear)
 
@@ -125,7 +118,7 @@ def unknown() -> Iterator[None]:
     rowwise.kernel.cache_clear()
 
 
-@pytest.mark.parametrize("reason", ["not built", "no FMA", "AVX-512"])
+@pytest.mark.parametrize("reason", ["not built", "no FMA", "no AVX2"])
 @pytest.mark.usefixtures("unknown")
 def test_there_is_no_kernel_where_it_cannot_be_used(
     reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -142,7 +135,7 @@ def test_there_is_no_kernel_where_it_cannot_be_used(
         return Module()
 
     monkeypatch.setattr(importlib, "import_module", load)
-    capability = "AVX512" if reason == "AVX-512" else "AVX2"
+    capability = "DEFAULT" if reason == "no AVX2" else "AVX2"
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert kernel() is None
     assert ("was not built" in caplog.text) == (reason == "not built")
