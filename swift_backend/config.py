@@ -17,7 +17,8 @@ from swift_backend.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+NUMERICS = ("auto", "fast", "invariant")
 ACCEPTANCE_RULES = ("coupled", "rejection")
 ENVIRONMENT_PREFIX = "SWIFT_"
 TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "None"}
@@ -28,7 +29,11 @@ class EngineConfig:
     """Everything that is decided before the first request; raises ConfigError naming the option.
 
     model: directory, hub id or .gguf file; None is the default model.
-    dtype: auto, float32, bfloat16 or float16 of the weights; auto is bfloat16.
+    dtype: auto, float32, bfloat16, float16 or, on CPUs, int8 of the weights; auto is bfloat16. int8 rounds the weights
+        of a bfloat16 model: half the memory to read, and another model, whose answers are its own.
+    numerics: invariant gives each token the same bits whatever else is in the pass, so that bfloat16 and int8 answers
+        too are the same with drafts, without, and in any batch; fast does not promise that. auto is invariant where
+        that costs nothing, on CPUs with AVX2 and nothing wider, and fast elsewhere.
     device: auto (cuda if there is one), cpu or cuda[:n]; whether this machine has it is torch_device's question.
     kv_cache_tokens: slots of the KV cache, of each instance; None sizes it from free memory.
     kv_cache_share: of the free memory that the caches on one device may take where kv_cache_tokens is None; None is
@@ -62,6 +67,7 @@ class EngineConfig:
 
     model: str | None = None
     dtype: str = "auto"
+    numerics: str = "auto"
     device: str = "auto"
     kv_cache_tokens: int | None = None
     kv_cache_share: float | None = None
@@ -91,6 +97,7 @@ class EngineConfig:
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", self.device):
             raise ConfigError(f"device must be auto, cpu or cuda[:n], got {self.device!r}")
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("numerics", self.numerics, NUMERICS)
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
         for name in ("max_running", "max_waiting"):
             _at_least(name, getattr(self, name), 1)
@@ -161,6 +168,11 @@ def resolve_dtype(dtype: str) -> str:
     """
     _one_of("dtype", dtype, DTYPES)
     return "bfloat16" if dtype == "auto" else dtype
+
+
+def stored_dtype(dtype: str) -> str:
+    """The dtype in which a checkpoint is read and kept for a resolved dtype: int8 is made of bfloat16."""
+    return "bfloat16" if dtype == "int8" else dtype
 
 
 def _check_known(cls: type[EngineConfig], names: Iterable[str]) -> None:

@@ -52,7 +52,7 @@ class DraftHead:
         passes.short_head, self._costs.short_head = None, 1.0  # before there are two
         try:
             ids = self._tokens.likeliest(self._size, self._always, vocabulary)
-            short = ShortHead.of(decoder.head, vocabulary, decoder.embedding.dtype, ids)
+            short = ShortHead.of(decoder.head, vocabulary, decoder.embedding.dtype, ids, decoder.kernels)
         except (MemoryError, RuntimeError):
             _log.warning("there is no memory for a short head, drafts score all tokens", exc_info=True)
             self._size = 0

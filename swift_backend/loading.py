@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from swift_backend.config import EngineConfig, resolve_dtype
+from swift_backend.config import EngineConfig, resolve_dtype, stored_dtype
 from swift_backend.cores import available_cores
 from swift_backend.errors import ConfigError
 from swift_backend.kv_cache import KVCache
@@ -16,6 +16,7 @@ from swift_backend.memory import available_memory
 from swift_backend.model.checkpoint import resolve_model
 from swift_backend.model.config import ModelConfig, read_config
 from swift_backend.model.decoder import load_decoder
+from swift_backend.model.linear import Kernels, ours_is_fastest
 from swift_backend.model.weights import Weights
 from swift_backend.runner import Runner
 from swift_backend.text.tokenizer import Tokenizer
@@ -42,10 +43,15 @@ def load_model(config: EngineConfig) -> LoadedModel:
     _bound_kernel_caches()
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), available_cores()))
     dtype_name = resolve_dtype(config.dtype)
-    dtype = getattr(torch, dtype_name)
-    directory = resolve_model(config.model, dtype_name)
+    if dtype_name == "int8" and device.type != "cpu":
+        raise ConfigError(f"dtype int8 is for CPUs, and this model is for {device}; choose bfloat16")
+    stored = stored_dtype(dtype_name)
+    dtype = getattr(torch, stored)
+    directory = resolve_model(config.model, stored)
     model_config = read_config(directory)
-    decoder = load_decoder(model_config, Weights.open(directory), dtype, device)
+    free = config.numerics == "auto" and ours_is_fastest(dtype, device)
+    kernels = Kernels(int8=dtype_name == "int8", invariant=free or config.numerics == "invariant")
+    decoder = load_decoder(model_config, Weights.open(directory), dtype, device, kernels)
     kv_dtype = torch.float32 if device.type == "cpu" else dtype
     capacity = config.kv_cache_tokens or default_capacity(config, model_config, kv_dtype, device)
     if capacity < 2:

@@ -22,7 +22,7 @@ from swift_backend.model.attention import (
 from swift_backend.model.config import ModelConfig
 from swift_backend.model.fused import fused_mlp, with_kernels
 from swift_backend.model.layers import AttentionSublayer, MlpSublayer, Norm, NoSublayer, ParallelSublayer, Sublayer
-from swift_backend.model.linear import Followed, Linear, make_linear
+from swift_backend.model.linear import Followed, Kernels, Linear, make_linear
 from swift_backend.model.norms import EachHeadNorm, LayerNorm, PostNorm, ProjectionNorm, RmsNorm, no_norm
 from swift_backend.model.weights import Weights, all_finite
 
@@ -30,9 +30,13 @@ from swift_backend.model.weights import Weights, all_finite
 class Builder:
     """Turns named tensors into sublayers."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device, kernels: Kernels
+    ) -> None:
         """dtype and device are those of the finished weights; the norms' weights have the activations' dtype."""
         self._config, self._weights, self._dtype, self._device = config, weights, dtype, device
+        self._linear = partial(make_linear, kernels=kernels)
+        self._invariant = kernels.invariant
         self._names = config.names
         self.activation_dtype = torch.float32 if device.type == "cpu" else dtype
 
@@ -54,7 +58,7 @@ class Builder:
         if stored is not None or not c.tied_head:
             head = self._tensor(stored or self._names.head[0], c.vocab_size, c.hidden_size)
             weight = embedding if c.tied_head and torch.equal(head, embedding) else head
-        linear = make_linear(weight)
+        linear = self._linear(weight)
         if c.logit_divisor != 1:
             linear = Followed(linear, lambda logits: logits.float() / c.logit_divisor)
         cap = c.logit_cap
@@ -103,7 +107,7 @@ class Builder:
             cap=c.score_cap,
             windowed=c.windowed[layer],
         )
-        return with_kernels(sublayer, c.window, part, sum(rope.width for rope in c.ropes))
+        return with_kernels(sublayer, c.window, part, sum(rope.width for rope in c.ropes), self._invariant)
 
     def _mlp(self, layer: int) -> MlpSublayer:
         c, names, prefix = self._config, self._names, self._names.layer.format(layer)
@@ -111,7 +115,7 @@ class Builder:
         size = 2 * c.intermediate_size if c.gated else c.intermediate_size
         sublayer = MlpSublayer(
             norm=self._input_norm(prefix, names.mlp_norm),
-            up=make_linear(*self._stacked(prefix, names.up, [size // len(names.up)] * len(names.up), c.mlp_bias)),
+            up=self._linear(*self._stacked(prefix, names.up, [size // len(names.up)] * len(names.up), c.mlp_bias)),
             activate=gated(activation) if c.gated else activation,
             down=self._out(prefix, names.down, c.intermediate_size, c.mlp_bias, names.mlp_post_norm),
         )
@@ -124,7 +128,7 @@ class Builder:
         weight, bias = self._stacked(prefix, names.qkv, sizes, c.qkv_bias)
         if names.interleaved:
             weight, bias = self._by_kind(weight), None if bias is None else self._by_kind(bias)
-        return make_linear(weight, bias)
+        return self._linear(weight, bias)
 
     def _by_kind(self, rows: torch.Tensor) -> torch.Tensor:
         """All queries, then all keys, then all values, of rows [heads * 3 * head_dim, …] head by head."""
@@ -144,7 +148,7 @@ class Builder:
         """What a sublayer adds: back to the hidden size, then normed and scaled where the family does that."""
         c = self._config
         weight = self._tensor(f"{prefix}{name}.weight", c.hidden_size, width)
-        linear = make_linear(weight, self._tensor(f"{prefix}{name}.bias", c.hidden_size) if bias else None)
+        linear = self._linear(weight, self._tensor(f"{prefix}{name}.bias", c.hidden_size) if bias else None)
         if post_norm is not None:
             linear = Followed(linear, PostNorm(self.norm(prefix + post_norm, c.hidden_size), self.activation_dtype))
         factor = c.residual_scale

@@ -14,7 +14,7 @@ from swift_backend.model.attention import rotary_tables
 from swift_backend.model.building import Builder
 from swift_backend.model.config import ModelConfig
 from swift_backend.model.layers import Norm, Rotary, Sublayer
-from swift_backend.model.linear import Linear, kernel_name
+from swift_backend.model.linear import Kernels, Linear, kernel_name
 from swift_backend.model.weights import Weights
 
 Observer = Callable[[int, torch.Tensor, torch.Tensor], None]  # (sublayer, its input [rows, hidden], its output)
@@ -29,7 +29,7 @@ class Decoder:
     embedding: [vocab, hidden] in the model's dtype, scaled. sublayers: attention and MLP of each layer, in turn; where
     both read the same state, the two as one and then a NoSublayer. head: logits as the model says them, scaled and
     capped. rotary: cos and sin of every position, float32 [context, 1, dimensions] each, as rotary_tables makes them,
-    of the model's ropes side by side.
+    of the model's ropes side by side. kernels: what was asked of the linears.
     """
 
     config: ModelConfig
@@ -39,6 +39,7 @@ class Decoder:
     head: Linear
     rotary: Rotary
     activation_dtype: torch.dtype
+    kernels: Kernels
 
     def forward(
         self,
@@ -77,13 +78,15 @@ class Decoder:
         return kernel_name(self.head)
 
 
-def load_decoder(config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> Decoder:
+def load_decoder(
+    config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device, kernels: Kernels = Kernels()
+) -> Decoder:
     """Build the decoder from a checkpoint, weights in `dtype` on `device`.
 
     Raises ModelLoadError, naming the tensor, when one is missing, has another shape, is not of a 16 to 64 bit float,
     holds NaN or infinity, or holds values beyond what `dtype` can.
     """
-    builder = Builder(config, weights, dtype, device)
+    builder = Builder(config, weights, dtype, device, kernels)
     embedding = builder.embedding()
     tables = [rotary_tables(rope.inv_freq.to(device), config.context_length, rope.scale) for rope in config.ropes]
     cos, sin = (torch.cat(kind, dim=-1) for kind in zip(*tables, strict=True))
@@ -95,4 +98,5 @@ def load_decoder(config: ModelConfig, weights: Weights, dtype: torch.dtype, devi
         head=builder.head(embedding),
         rotary=(cos, sin),
         activation_dtype=builder.activation_dtype,
+        kernels=kernels,
     )

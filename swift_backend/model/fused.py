@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from swift_backend.batch import RaggedBatch
+from swift_backend.batch import AttentionView, RaggedBatch
 from swift_backend.kv_cache import KVCache
 from swift_backend.model.layers import AttentionSublayer, MlpSublayer, Norm, Rotary
 from swift_backend.model.linear import Linear, innermost
@@ -79,6 +79,28 @@ class RowwiseAttend:
         return out
 
 
+class AloneAttend:
+    """The same by torch, each row by itself: it is asked for as many keys as the row sees, and nothing else."""
+
+    def __init__(self, sublayer: AttentionSublayer, window: int | None) -> None:
+        self._attend, self._kv_heads, self._scale = sublayer.attend, sublayer.num_kv_heads, sublayer.scale
+        self._window = window if sublayer.windowed else None
+
+    def __call__(self, query: torch.Tensor, slots: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
+        """See RowwiseAttend; any device and dtype."""
+        parts, row = [], 0
+        for group in batch.groups:
+            for number, position in enumerate(group.positions):
+                seen = [*range(group.first), *(group.first + one for one in group.path(number))]
+                seen = seen[max(0, position - self._window + 1) :] if self._window else seen
+                own = slots[torch.tensor(seen, device=slots.device) + group.extent_start].transpose(0, 1).unsqueeze(0)
+                keys, values = own.split(self._kv_heads, dim=1)
+                view = AttentionView(0, 1, 0, len(seen), mask=None, causal=False)
+                parts.append(self._attend(query[row : row + 1], keys, values, [view], self._scale))
+                row += 1
+        return torch.cat(parts)
+
+
 def heads_of(sublayer: AttentionSublayer, window: int | None) -> tuple[int | float, ...]:
     """As the kernel reads them; 0 where there is no window, and no cap."""
     seen = window if window and sublayer.windowed else 0
@@ -86,13 +108,17 @@ def heads_of(sublayer: AttentionSublayer, window: int | None) -> tuple[int | flo
     return *shape, seen, sublayer.scale, sublayer.cap or 0.0
 
 
-def with_kernels(sublayer: AttentionSublayer, window: int | None, rope: slice | None, tables: int) -> AttentionSublayer:
+def with_kernels(
+    sublayer: AttentionSublayer, window: int | None, rope: slice | None, tables: int, invariant: bool
+) -> AttentionSublayer:
     """The same sublayer, as far as our kernels know its parts; see FusedAttention.
 
-    A family with more around its attention keeps torch's small operations, and has ours in between.
+    A family with more around its attention keeps torch's small operations, and has ours in between. invariant: rows
+    must not depend on each other, whatever the device.
     """
-    if kernel() is None or sublayer.head_dim % LANES or not isinstance(innermost(sublayer.qkv), RowwiseLinear):
-        return sublayer
+    ours = sublayer.head_dim % LANES == 0 and isinstance(innermost(sublayer.qkv), RowwiseLinear)
+    if not ours:
+        return replace(sublayer, rowwise=AloneAttend(sublayer, window)) if invariant else sublayer
     norms = [sublayer.norm, *(norm for norm in (sublayer.q_norm, sublayer.k_norm) if norm is not None)]
     if not all(map(_knows, norms)) or not _are_plain(sublayer.qkv, sublayer.out):
         return replace(sublayer, rowwise=RowwiseAttend(sublayer, window))

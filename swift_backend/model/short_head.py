@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from swift_backend.model.linear import Followed, Linear, make_linear
+from swift_backend.model.linear import Followed, Kernels, Linear, make_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,13 @@ class ShortHead:
     _linear: Linear
 
     @classmethod
-    def of(cls, head: Linear, vocab_size: int, dtype: torch.dtype, ids: Iterable[int]) -> ShortHead:
+    def of(
+        cls, head: Linear, vocab_size: int, dtype: torch.dtype, ids: Iterable[int], kernels: Kernels = Kernels()
+    ) -> ShortHead:
         """The rows of `head` for these tokens, with weights of dtype; each logit is what `head` makes of it."""
         rows = torch.tensor(sorted(set(ids)), dtype=torch.int64)
         weight = head.weight_rows(rows)
-        linear = make_linear(weight.to(dtype))
+        linear = make_linear(weight.to(dtype), kernels=kernels)
         short = Followed(linear, head.then) if isinstance(head, Followed) else linear
         return cls(rows.to(weight.device), vocab_size, short)
 

@@ -145,7 +145,8 @@ def _description(engine: Engine) -> str:
     model, runner = engine.model, engine.runner
     shape = f"{runner.decoder.config.num_layers} layers, context {engine.context_length}"
     kernel = runner.decoder.kernel
-    where = f"{model.dtype} on {runner.device} by {kernel}"
+    numerics = "invariant" if runner.decoder.kernels.invariant else "fast"
+    where = f"{model.dtype} on {runner.device} by {kernel} ({numerics} numerics)"
     return f"{model.directory} in {where}, {shape}, {runner.cache.capacity} cache slots"
 
 

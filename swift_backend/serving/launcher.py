@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from swift_backend.config import resolve_dtype
+from swift_backend.config import resolve_dtype, stored_dtype
 from swift_backend.errors import SwiftError
 from swift_backend.model.checkpoint import resolve_model
 from swift_backend.serving.cache_folder import cache_folder
@@ -77,7 +77,7 @@ def plan_server(options: LaunchOptions, cache: Path) -> ServerSpec:
     check_shared_memory()
     install = find_triton(cache)
     # Converting here, once, keeps the load inside Triton short and shows its progress.
-    model = resolve_model(options.model, resolve_dtype(options.dtype or "auto"))
+    model = resolve_model(options.model, stored_dtype(resolve_dtype(options.dtype or "auto")))
     environment = {"SWIFT_MODEL": str(model), **({"SWIFT_DTYPE": options.dtype} if options.dtype else {})}
     return ServerSpec(
         install, options.model_repository, options.endpoints, environment, options.arguments, options.exit_timeout

@@ -7,7 +7,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from swift_backend.config import EngineConfig, resolve_dtype
+from swift_backend.config import EngineConfig, resolve_dtype, stored_dtype
 from swift_backend.errors import InvalidRequest, SwiftError
 from swift_backend.model.checkpoint import resolve_model
 from swift_backend.model.config import read_config
@@ -27,7 +27,8 @@ class TritonPythonModel:
         """Load the tokenizer and the config, no weights; TritonModelException says in one sentence why that failed."""
         try:
             config = EngineConfig.from_sources(engine_options(args))
-            directory = resolve_model(config.model, resolve_dtype(config.dtype), progress=pb_utils.Logger.log_info)
+            dtype = stored_dtype(resolve_dtype(config.dtype))
+            directory = resolve_model(config.model, dtype, progress=pb_utils.Logger.log_info)
             self._tokenizer = Tokenizer.load(directory)
             self._model = read_config(directory)
             self._refusals = Refusals(enabled=config.metrics)

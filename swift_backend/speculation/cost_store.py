@@ -21,7 +21,7 @@ from swift_backend.speculation.cost_measuring import measuring_room
 from swift_backend.speculation.cost_model import CostModel, RowCosts
 from swift_backend.stored_json import read_json, write_json
 
-VERSION = 2
+VERSION = 3
 # Of this process's threads, in a second, while costs are measured; a process that shares its cores has hundreds.
 MOST_INTERRUPTIONS = 100.0
 PARTS = ("attention", "mlp", "head", "rest")

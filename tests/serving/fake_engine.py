@@ -12,6 +12,7 @@ from typing import Any
 from swift_backend.config import EngineConfig
 from swift_backend.errors import ModelLoadError, Unavailable
 from swift_backend.metrics import StepReport
+from swift_backend.model.linear import Kernels
 from swift_backend.sequence import Output, Request, TokenLogprob
 
 
@@ -26,8 +27,9 @@ class FakeEngine:
         self.drains: list[float] = []
         self.context_length, self.vocab_size = 128, 1000
         self.model = SimpleNamespace(directory="models/tiny", dtype="bfloat16")
-        shape = SimpleNamespace(config=SimpleNamespace(num_layers=4), kernel="its kernel")
-        self.runner = SimpleNamespace(device="cpu", decoder=shape, cache=SimpleNamespace(capacity=512))
+        shape = SimpleNamespace(num_layers=4)
+        decoder = SimpleNamespace(config=shape, kernel="its kernel", kernels=Kernels(invariant=True))
+        self.runner = SimpleNamespace(device="cpu", decoder=decoder, cache=SimpleNamespace(capacity=512))
         self.tokenizer = SimpleNamespace(decode=self.decode)
         self.requests: dict[str, Request] = {}
         self.cancelled: list[str] = []

@@ -255,7 +255,11 @@ def test_many_requests_from_many_threads_each_end_once(triton: Any, model: Trito
 
 def test_loading_says_once_what_was_loaded(triton: Any, model: TritonPythonModel) -> None:
     assert triton.log == [
-        ("info", "swift_decoder: models/tiny in bfloat16 on cpu by its kernel, 4 layers, context 128, 512 cache slots")
+        (
+            "info",
+            "swift_decoder: models/tiny in bfloat16 on cpu by its kernel (invariant numerics), 4 layers, context 128, "
+            "512 cache slots",
+        )
     ]
 
 
@@ -272,7 +276,7 @@ def test_options_come_from_the_config_and_the_environment(triton: Any, monkeypat
     ("parameters", "sentence"),
     [
         ({"model": "missing"}, "the model 'missing' does not exist"),
-        ({"dtype": "int3"}, "dtype must be one of auto, float32, bfloat16, float16, got 'int3'"),
+        ({"dtype": "int3"}, "dtype must be one of auto, float32, bfloat16, float16, int8, got 'int3'"),
     ],
 )
 def test_a_failed_load_is_one_sentence_in_tritons_log(triton: Any, parameters: dict[str, str], sentence: str) -> None:

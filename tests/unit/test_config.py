@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swift_backend.config import EngineConfig, resolve_dtype
+from swift_backend.config import EngineConfig, resolve_dtype, stored_dtype
 from swift_backend.errors import ConfigError
 
 
@@ -52,7 +52,8 @@ def test_types_are_read_from_text() -> None:
         ({"max_running": "many"}, "max_running cannot be read from 'many'"),
         ({"debug": "maybe"}, "debug cannot be read from 'maybe'"),
         ({"max_running": "0"}, "max_running must be >= 1, got 0"),
-        ({"dtype": "int4"}, "dtype must be one of auto, float32, bfloat16, float16, got 'int4'"),
+        ({"dtype": "int4"}, "dtype must be one of auto, float32, bfloat16, float16, int8, got 'int4'"),
+        ({"numerics": "exact"}, "numerics must be one of auto, fast, invariant, got 'exact'"),
         ({"acceptance": "typical"}, "acceptance must be one of coupled, rejection, got 'typical'"),
         ({"skip_ratio": "1"}, r"skip_ratio must be in \[0, 1\), got 1.0"),
         ({"kv_cache_tokens": "1"}, "kv_cache_tokens must be >= 2, got 1"),
@@ -141,5 +142,6 @@ def test_the_device(device: str, num_devices: int, expected: str, monkeypatch: p
 
 def test_auto_dtype_is_bfloat16() -> None:
     assert [resolve_dtype(d) for d in ("auto", "float32")] == ["bfloat16", "float32"]
-    with pytest.raises(ConfigError, match="dtype must be one of auto, float32, bfloat16, float16, got 'int8'"):
-        resolve_dtype("int8")
+    with pytest.raises(ConfigError, match="dtype must be one of auto, float32, bfloat16, float16, int8, got 'int4'"):
+        resolve_dtype("int4")
+    assert [stored_dtype(d) for d in ("int8", "float32")] == ["bfloat16", "float32"]

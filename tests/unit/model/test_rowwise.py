@@ -14,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swift_backend.model import linear, rowwise
-from swift_backend.model.linear import HalfStorageLinear, PackedLinear, PlainLinear, make_linear
+from swift_backend.model.linear import (
+    FixedRowsLinear,
+    HalfStorageLinear,
+    Int8Linear,
+    Kernels,
+    PackedLinear,
+    PlainLinear,
+    make_linear,
+    quantised,
+)
 from swift_backend.model.rowwise import RowwiseLinear, kernel
 from tests.threads import on_threads
 
@@ -98,17 +107,50 @@ def test_what_is_not_finite_stays_in_its_row() -> None:
     assert made(x)[2].isnan().all() and not made(x)[4].isfinite().any()
 
 
-def test_it_is_chosen_for_bfloat16_where_the_cpu_has_no_arithmetic_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight, offset = weights(16, 8)
-    has_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    assert isinstance(make_linear(weight, offset), PackedLinear if has_bfloat16 else RowwiseLinear)
-    assert isinstance(make_linear(weight.float()), PackedLinear)
-    assert not isinstance(make_linear(weight.half()), RowwiseLinear)
-    with monkeypatch.context() as patch:  # wider ones there
-        patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-        assert not isinstance(make_linear(weight), RowwiseLinear)
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+def test_it_is_chosen_where_the_cpu_has_nothing_wider_or_no_other_keeps_rows_apart(
+    monkeypatch: pytest.MonkeyPatch, capability: str, dtype: torch.dtype
+) -> None:
+    weight, offset = weights(16, 8)[0].to(dtype), torch.randn(16).to(dtype)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    possible = dtype != torch.float16
+    assert isinstance(make_linear(weight, offset), RowwiseLinear) == (possible and capability == "AVX2")
+    apart = make_linear(weight, offset, Kernels(invariant=True))
+    assert isinstance(apart, RowwiseLinear if possible else FixedRowsLinear)
+    assert isinstance(make_linear(weight, offset, Kernels(int8=True)), RowwiseLinear)
     monkeypatch.setattr(linear, "kernel", lambda: None)
-    assert isinstance(make_linear(weight), PackedLinear if has_bfloat16 else HalfStorageLinear | PlainLinear)
+    assert isinstance(make_linear(weight, offset), PackedLinear | HalfStorageLinear | PlainLinear)
+    assert isinstance(make_linear(weight, offset, Kernels(int8=True)), Int8Linear)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_int8_weights_are_off_by_half_a_step_at_most(monkeypatch: pytest.MonkeyPatch, ours: bool, rows: int) -> None:
+    weight, offset = weights(50, 320)
+    weight[7] = 0  # no scale
+    steps, scale = quantised(weight)
+    near = steps.float() * scale[:, None]
+    assert ((near - weight.float()).abs() <= scale[:, None] * 0.501).all() and steps.abs().max() == 127
+    if not ours:
+        monkeypatch.setattr(linear, "kernel", lambda: None)
+    made, x = make_linear(weight, offset, Kernels(int8=True)), torch.randn(rows, 320)
+    torch.testing.assert_close(made(x), F.linear(x, near, offset), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(made.weight_rows(torch.tensor([3, 49])), near[[3, 49]])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, 40])
+def test_fixed_rows_change_nothing_but_the_shape_of_the_call(rows: int) -> None:
+    asked: list[int] = []
+
+    class Noting(PlainLinear):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            asked.append(x.shape[0])
+            return super().__call__(x)
+
+    made, x = FixedRowsLinear(Noting(weights(9, 8)[0].float(), None)), torch.randn(rows, 8)
+    torch.testing.assert_close(made(x), F.linear(x, weights(9, 8)[0].float()))
+    assert set(asked) <= {16} or rows == 0
 
 
 @pytest.fixture
