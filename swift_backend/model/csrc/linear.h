@@ -6,6 +6,8 @@
 // Layout: panels of 16 outputs. For each k a panel has its 16 weights side by side; how, its kind says.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -17,7 +19,8 @@ namespace swift {
 constexpr int64_t PANEL = 16;     // outputs
 constexpr int MOST_ROWS = 6;      // 12 of the 16 registers are sums then
 constexpr int64_t BLOCK_K = 512;  // a panel's block of 16 bits is 16 KB: it stays in the first cache while rows pass
-constexpr int64_t AHEAD = 1024;   // bytes of a panel that are fetched before they are needed
+// Bytes of a panel that are fetched before they are needed: with two panels each is read half as fast.
+constexpr int64_t AHEAD_OF_TWO = 1024, AHEAD_OF_ONE = 4096;
 
 // 8 words of 32 bits: word i holds the weight of output i in its low half and of output 8 + i in its high half, so that
 // a shift and a mask make floats of them.
@@ -64,9 +67,11 @@ struct Linear {
 };
 
 // `ROWS` rows of x times `PANELS` panels, k in [from, to). sums [ROWS, stride]: begun at k = 0, and gone on from then.
+// What lies `ahead` bytes on is fetched meanwhile.
 template <class W, int ROWS, int PANELS>
 AVX2 inline void tile(const float* x, int64_t x_stride, const char* const* w, const float* const* bias,
-                      const float* const* scale, float* sums, int64_t stride, int64_t from, int64_t to, bool last) {
+                      const float* const* scale, float* sums, int64_t stride, int64_t from, int64_t to, bool last,
+                      int64_t ahead) {
     __m256 sum[ROWS][PANELS][2];
     UNROLL for (int r = 0; r < ROWS; ++r)
         UNROLL for (int p = 0; p < PANELS; ++p)
@@ -76,11 +81,11 @@ AVX2 inline void tile(const float* x, int64_t x_stride, const char* const* w, co
                 else
                     sum[r][p][h] = W::SCALED ? _mm256_setzero_ps() : _mm256_loadu_ps(bias[p] + h * LANES);
             }
-    for (int64_t k = from; k < to; ++k) {
+    _Pragma("GCC unroll 2") for (int64_t k = from; k < to; ++k) {
         __m256 low[PANELS], high[PANELS];
         UNROLL for (int p = 0; p < PANELS; ++p) {
             const char* at = w[p] + k * W::BYTES;
-            _mm_prefetch(at + AHEAD, _MM_HINT_T0);
+            if (k % 2 == 0) _mm_prefetch(at + ahead, _MM_HINT_T0);
             W::load(at, low[p], high[p]);
         }
         UNROLL for (int r = 0; r < ROWS; ++r) {
@@ -102,7 +107,7 @@ AVX2 inline void tile(const float* x, int64_t x_stride, const char* const* w, co
 }
 
 using Tile = void (*)(const float*, int64_t, const char* const*, const float* const*, const float* const*, float*,
-                      int64_t, int64_t, int64_t, bool);
+                      int64_t, int64_t, int64_t, bool, int64_t);
 // With few rows two panels at a time, or each sum would wait for its last addition.
 constexpr int64_t MOST_ROWS_OF_TWO = 3;
 template <class W>
@@ -120,7 +125,8 @@ inline int64_t next_rows(int64_t left) {
 template <class W>
 void panels_of(const Linear& linear, const float* x, int64_t m, const int64_t* which, int64_t count, float* sums) {
     constexpr int64_t STRIDE = 2 * PANEL;
-    const int64_t k = linear.inputs, block = m <= MOST_ROWS ? k : BLOCK_K;
+    const int64_t k = linear.inputs, blocks = m <= MOST_ROWS ? 1 : (k + BLOCK_K - 1) / BLOCK_K;
+    const int64_t block = (k + blocks - 1) / blocks;
     const char* w[2];
     const float *bias[2], *scale[2];
     for (int64_t p = 0; p < count; ++p) {
@@ -128,19 +134,20 @@ void panels_of(const Linear& linear, const float* x, int64_t m, const int64_t* w
         bias[p] = linear.bias + which[p] * PANEL;
         scale[p] = linear.scale + which[p] * PANEL;
     }
-    const bool both = count == 2 && m <= MOST_ROWS_OF_TWO;
+    if (count == 2 && m <= MOST_ROWS_OF_TWO) {
+        TWO_PANELS<W>[m - 1](x, k, w, bias, scale, sums, STRIDE, 0, k, true, AHEAD_OF_TWO);
+        return;
+    }
     for (int64_t from = 0; from < k; from += block) {
         const int64_t to = std::min(k, from + block);
-        for (int64_t row = 0, rows; row < m; row += rows) {
-            rows = next_rows(m - row);
-            const float* at = x + row * k;
-            float* out = sums + row * STRIDE;
-            if (both)
-                TWO_PANELS<W>[rows - 1](at, k, w, bias, scale, out, STRIDE, from, to, to == k);
-            else
-                for (int64_t p = 0; p < count; ++p)
-                    ONE_PANEL<W>[rows - 1](at, k, w + p, bias + p, scale + p, out + p * PANEL, STRIDE, from, to, to == k);
-        }
+        for (int64_t p = 0; p < count; ++p)
+            for (int64_t row = 0, rows; row < m; row += rows) {
+                rows = next_rows(m - row);
+                // The last rows' turn fetches the next block: they compute while memory is read.
+                const int64_t ahead = row && row + rows == m ? block * W::BYTES : AHEAD_OF_ONE;
+                ONE_PANEL<W>[rows - 1](x + row * k, k, w + p, bias + p, scale + p, sums + row * STRIDE + p * PANEL, STRIDE,
+                                       from, to, to == k, ahead);
+            }
     }
 }
 
@@ -149,8 +156,10 @@ void panels_of(const Linear& linear, const float* x, int64_t m, const int64_t* w
 template <class Done>
 void multiply(const Linear& linear, const float* x, int64_t m, bool pairs, float* sums, Done done) {
     const int64_t panels = linear.panels(), parts = pairs ? panels / 2 : (panels + 1) / 2;
-// Handed out as they are done: another process may hold one of the cores.
-#pragma omp for schedule(dynamic, 1)
+    // Handed out as they are done, since another process may hold one of the cores; a few at once, since memory is read
+    // fastest in long stretches.
+    const int64_t stretch = std::clamp<int64_t>(parts / (4 * omp_get_num_threads()), 1, 16);
+#pragma omp for schedule(dynamic, stretch)
     for (int64_t part = 0; part < parts; ++part) {
         const int64_t which[2] = {pairs ? part : 2 * part, pairs ? part + parts : 2 * part + 1};
         const int64_t count = which[1] < panels ? 2 : 1;
