@@ -134,7 +134,7 @@ void panels_of(const Linear& linear, const float* x, int64_t m, const int64_t* w
         bias[p] = linear.bias + which[p] * PANEL;
         scale[p] = linear.scale + which[p] * PANEL;
     }
-    if (count == 2 && m <= MOST_ROWS_OF_TWO) {
+    if (count == 2 && m >= 1 && m <= MOST_ROWS_OF_TWO) {
         TWO_PANELS<W>[m - 1](x, k, w, bias, scale, sums, STRIDE, 0, k, true, AHEAD_OF_TWO);
         return;
     }
