@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from google.protobuf import text_format  # type: ignore[import-untyped]
@@ -99,7 +104,26 @@ def test_the_decoders_config_names_every_engine_option() -> None:
 
 
 @pytest.mark.parametrize("part", ["tokenizer", "decoder"])
-def test_the_folders_hold_no_code(part: str) -> None:
-    lines = (REPOSITORY / f"swift_{part}" / "1" / "model.py").read_text(encoding="utf-8").splitlines()
-    imported = f"from swift_backend.serving.{part}_model import TritonPythonModel as TritonPythonModel"
-    assert lines[0].startswith('"""') and lines[1:] == ["", imported]
+def test_looking_at_a_model_imports_nothing(part: str) -> None:
+    """Triton starts a process for each model only to ask what its class has, and another to serve."""
+    folder = REPOSITORY / f"swift_{part}" / "1"
+    code = "import sys, model; assert not {'torch', 'transformers', 'numpy', 'swift_backend'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "decoder"])
+def test_the_folders_pass_everything_on(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[str, tuple[Any, ...]]] = []
+
+    class Model:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *given: called.append((name, given)) or name
+
+    module = SimpleNamespace(TritonPythonModel=Model)
+    monkeypatch.setitem(sys.modules, f"swift_backend.serving.{part}_model", module)
+    entry = runpy.run_path(str(REPOSITORY / f"swift_{part}" / "1" / "model.py"))["TritonPythonModel"]()
+    entry.initialize({"model_name": "x"})
+    assert (entry.execute([1]), entry.finalize()) == ("execute", None)
+    assert called == [("initialize", ({"model_name": "x"},)), ("execute", ([1],)), ("finalize", ())]
+    if part == "decoder":
+        assert entry.is_ready() == "is_ready"
