@@ -115,12 +115,6 @@ constexpr Tile TWO_PANELS[] = {tile<W, 1, 2>, tile<W, 2, 2>, tile<W, 3, 2>};
 template <class W>
 constexpr Tile ONE_PANEL[] = {tile<W, 1, 1>, tile<W, 2, 1>, tile<W, 3, 1>, tile<W, 4, 1>, tile<W, 5, 1>, tile<W, 6, 1>};
 
-// So many of the rows that are left at once: what remains for the last turn is no single row.
-inline int64_t next_rows(int64_t left) {
-    if (left <= MOST_ROWS) return left;
-    return left < 2 * MOST_ROWS ? (left + 1) / 2 : MOST_ROWS;
-}
-
 // Up to two panels of all rows: sums [m, 32], the first panel's in the first 16 columns.
 template <class W>
 void panels_of(const Linear& linear, const float* x, int64_t m, const int64_t* which, int64_t count, float* sums) {
@@ -134,20 +128,23 @@ void panels_of(const Linear& linear, const float* x, int64_t m, const int64_t* w
         bias[p] = linear.bias + which[p] * PANEL;
         scale[p] = linear.scale + which[p] * PANEL;
     }
-    if (count == 2 && m >= 1 && m <= MOST_ROWS_OF_TWO) {
-        TWO_PANELS<W>[m - 1](x, k, w, bias, scale, sums, STRIDE, 0, k, true, AHEAD_OF_TWO);
-        return;
-    }
     for (int64_t from = 0; from < k; from += block) {
         const int64_t to = std::min(k, from + block);
-        for (int64_t p = 0; p < count; ++p)
-            for (int64_t row = 0, rows; row < m; row += rows) {
-                rows = next_rows(m - row);
-                // The last rows' turn fetches the next block: they compute while memory is read.
-                const int64_t ahead = row && row + rows == m ? block * W::BYTES : AHEAD_OF_ONE;
-                ONE_PANEL<W>[rows - 1](x + row * k, k, w + p, bias + p, scale + p, sums + row * STRIDE + p * PANEL, STRIDE,
-                                       from, to, to == k, ahead);
+        for (int64_t row = 0, rows; row < m; row += rows) {
+            rows = std::min<int64_t>(m - row, MOST_ROWS);
+            const float* at = x + row * k;
+            float* out = sums + row * STRIDE;
+            // The last rows' turn fetches the next block.
+            const bool next = row && row + rows == m;
+            if (count == 2 && rows <= MOST_ROWS_OF_TWO) {
+                const int64_t ahead = next ? block * W::BYTES : AHEAD_OF_TWO;
+                TWO_PANELS<W>[rows - 1](at, k, w, bias, scale, out, STRIDE, from, to, to == k, ahead);
+                continue;
             }
+            const int64_t ahead = next ? block * W::BYTES : AHEAD_OF_ONE;
+            for (int64_t p = 0; p < count; ++p)
+                ONE_PANEL<W>[rows - 1](at, k, w + p, bias + p, scale + p, out + p * PANEL, STRIDE, from, to, to == k, ahead);
+        }
     }
 }
 
