@@ -17,6 +17,9 @@ from swift_backend.model.checkpoint import resolve_model
 from swift_backend.model.config import ModelConfig, read_config
 from swift_backend.model.decoder import load_decoder
 from swift_backend.model.weights import Weights
+from swift_backend.parallel.orders import Assignment
+from swift_backend.parallel.share import Share
+from swift_backend.parallel.starting import start_ranks
 from swift_backend.runner import Runner
 from swift_backend.text.tokenizer import Tokenizer
 
@@ -40,20 +43,33 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """Load weights and tokenizer and allocate the cache; raises ModelLoadError or ConfigError."""
     device = config.torch_device()
     _bound_kernel_caches()
-    torch.set_num_threads(config.threads or min(torch.get_num_threads(), available_cores()))
+    _share_cores(config, device)
     dtype_name = resolve_dtype(config.dtype)
     dtype = getattr(torch, dtype_name)
     directory = resolve_model(config.model, dtype_name)
     model_config = read_config(directory)
-    decoder = load_decoder(model_config, Weights.open(directory), dtype, device)
+    tokenizer = Tokenizer.load(directory)
     kv_dtype = torch.float32 if device.type == "cpu" else dtype
-    capacity = config.kv_cache_tokens or default_capacity(config, model_config, kv_dtype, device)
-    if capacity < 2:
-        raise ConfigError("not enough free memory for a KV cache; set kv_cache_tokens or use a smaller model")
-    cache = KVCache(
-        model_config.num_layers, capacity, model_config.num_kv_heads, model_config.head_dim, kv_dtype, device
-    )
-    return LoadedModel(directory, dtype_name, Runner(decoder, cache, device), Tokenizer.load(directory))
+
+    def capacity(shape: ModelConfig, free: int | None = None) -> int:
+        slots = config.kv_cache_tokens or default_capacity(config, shape, kv_dtype, device, free)
+        if slots < 2:
+            raise ConfigError("not enough free memory for a KV cache; set kv_cache_tokens or use a smaller model")
+        return slots
+
+    if config.tensor_parallel > 1:
+        threads = torch.get_num_threads() if device.type == "cpu" else None
+        task = Assignment(Share(0, config.tensor_parallel), directory, model_config, dtype_name, device, threads)
+        return LoadedModel(directory, dtype_name, start_ranks(task, capacity), tokenizer)
+    decoder = load_decoder(model_config, Weights.open(directory), dtype, device)
+    shape = model_config.num_layers, capacity(model_config), model_config.num_kv_heads, model_config.head_dim
+    return LoadedModel(directory, dtype_name, Runner(decoder, KVCache(*shape, kv_dtype, device), device), tokenizer)
+
+
+def _share_cores(config: EngineConfig, device: torch.device) -> None:
+    """Ranks on a CPU have equal parts of what one process would have."""
+    threads = config.threads or min(torch.get_num_threads(), available_cores())
+    torch.set_num_threads(max(1, threads // (config.tensor_parallel if device.type == "cpu" else 1)))
 
 
 def _bound_kernel_caches() -> None:
@@ -67,13 +83,16 @@ def cache_share(config: EngineConfig, device: torch.device) -> float:
     return config.kv_cache_share or (GPU_CACHE_SHARE if device.type == "cuda" else CPU_CACHE_SHARE)
 
 
-def default_capacity(config: EngineConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
+def default_capacity(
+    config: EngineConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device, free: int | None = None
+) -> int:
     """Tokens that a share of the memory that is free now holds, and no more than requests could ever use.
 
-    On a CPU at most a few whole contexts: the memory is taken at once, and others want some too.
+    free: its bytes, where they are known. On a CPU at most a few whole contexts: the memory is taken at once, and
+    others want some too.
     """
     on_gpu = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
+    free = free or (torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory())
     token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * kv_dtype.itemsize
     contexts = config.max_running if on_gpu else min(config.max_running, CPU_CACHE_CONTEXTS)
     return min(int(cache_share(config, device) * free / token_bytes), contexts * model.context_length)

@@ -27,7 +27,8 @@ class FakeEngine:
         self.context_length, self.vocab_size = 128, 1000
         self.model = SimpleNamespace(directory="models/tiny", dtype="bfloat16")
         shape = SimpleNamespace(config=SimpleNamespace(num_layers=4), kernel="its kernel")
-        self.runner = SimpleNamespace(device="cpu", decoder=shape, cache=SimpleNamespace(capacity=512))
+        cache = SimpleNamespace(capacity=512)
+        self.runner = SimpleNamespace(device="cpu", decoder=shape, cache=cache, close=lambda: None)
         self.tokenizer = SimpleNamespace(decode=self.decode)
         self.requests: dict[str, Request] = {}
         self.cancelled: list[str] = []

@@ -1,0 +1,80 @@
+"""How do the ranks come to be? Started, sent what to load, connected, and given room for the cache."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from swift_backend.model.config import ModelConfig
+from swift_backend.parallel.devices import free_memory, rank_devices
+from swift_backend.parallel.group import Group
+from swift_backend.parallel.loading import cache_sizes, load_share
+from swift_backend.parallel.orders import Answer, Assignment, Here, Loaded, Ready, Room
+from swift_backend.parallel.processes import Worker, end, failure_of
+from swift_backend.parallel.runner import MirroredCache, ParallelRunner
+from swift_backend.parallel.share import Share, refuse_indivisible
+from swift_backend.parallel.team import Team
+
+# Slots of a cache for a model of this shape, with so many bytes free; None: on the CPU.
+Capacity = Callable[[ModelConfig, int | None], int]
+Kind = TypeVar("Kind", bound=Answer)
+
+
+def assignments(first: Assignment, folder: Path) -> list[Assignment]:
+    """Of each rank; first: rank 0's. Raises ModelLoadError or ConfigError where there cannot be so many."""
+    size = first.share.size
+    refuse_indivisible(first.config, size)
+    devices = rank_devices(first.device, size)
+    place = folder / "ranks"
+    return [
+        replace(first, share=Share(rank, size), device=device, meeting_place=place)
+        for rank, device in enumerate(devices)
+    ]
+
+
+def start_ranks(first: Assignment, capacity: Capacity) -> ParallelRunner:
+    """Start the other ranks, and load the model with them; raises RankFailure beside what loading raises.
+
+    first: rank 0's, with any meeting place.
+    """
+    with tempfile.TemporaryDirectory(prefix="swift-ranks-") as folder:
+        task, *others = assignments(first, Path(folder))
+        workers: list[Worker] = []
+        try:
+            for other in others:
+                workers.append(Worker.start(other.share.rank))
+                workers[-1].say(pickle.dumps(other))
+            return _load(task, workers, capacity)
+        except BaseException:
+            end(workers)
+            raise
+
+
+def _load(task: Assignment, workers: Seq[Worker], capacity: Capacity) -> ParallelRunner:
+    _hear(workers, Here)
+    group = Group(task.share, task.meeting_place, task.device)
+    decoder = load_share(task, group)
+    free = [free_memory(task.device), *(one.free for one in _hear(workers, Loaded))]
+    least = min((one for one in free if one is not None), default=None)
+    slots = capacity(task.config if least is None else decoder.config, least)
+    for worker in workers:
+        worker.say(pickle.dumps(Room(slots)))
+    _hear(workers, Ready)
+    team = Team(workers, group.abort)
+    cache = MirroredCache(team, cache_sizes(task, slots))
+    return ParallelRunner(decoder, cache, task.device, team)
+
+
+def _hear(workers: Seq[Worker], kind: type[Kind]) -> list[Kind]:
+    """The next answer of each; RankFailure when it is another."""
+    answers: list[Any] = []
+    for worker in workers:
+        answers.append(worker.hear())
+        if not isinstance(answers[-1], kind):
+            raise failure_of([(worker.rank, answers[-1])])
+    return answers
