@@ -94,8 +94,10 @@ class Watch:
         self._thread.start()
 
     def on_failure(self, tell: Callable[[Exception], None]) -> None:
-        """Have `tell` called with the failure, on the watch's thread."""
+        """Have `tell` called with the failure, on the watch's thread, or at once where it is known already."""
         self._listeners.append(tell)
+        if self.failure is not None:
+            tell(self.failure)
 
     def end(self, reason: str) -> None:
         """Nobody needs to be told any more: this is on purpose, or known already."""

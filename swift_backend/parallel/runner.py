@@ -51,11 +51,14 @@ class MirroredShadow(Shadow):
 
 
 class ParallelRunner(Runner):
-    """Rank 0's runner; raises RankFailure, here and in the cache, once any rank has failed."""
+    """Rank 0's runner; raises RankFailure, here and in the cache, once any rank has failed.
 
-    def __init__(self, decoder: Decoder, cache: MirroredCache, device: torch.device, team: Team) -> None:
-        super().__init__(decoder, cache, device)
-        self._team = team
+    num_bytes: of the layers' weights, of each rank.
+    """
+
+    def __init__(self, decoder: Decoder, cache: MirroredCache, team: Team, num_bytes: Seq[int]) -> None:
+        super().__init__(decoder, cache, decoder.embedding.device)
+        self._team, self.num_bytes = team, tuple(num_bytes)
 
     def forward(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from swift_backend.model.config import ModelConfig
 from swift_backend.parallel.devices import free_memory, rank_devices
 from swift_backend.parallel.group import Group
-from swift_backend.parallel.loading import cache_sizes, load_share
+from swift_backend.parallel.loading import cache_sizes, linear_bytes, load_share
 from swift_backend.parallel.orders import Answer, Assignment, Here, Loaded, Ready, Room
 from swift_backend.parallel.processes import Worker, end, failure_of
 from swift_backend.parallel.runner import MirroredCache, ParallelRunner
@@ -23,6 +24,7 @@ from swift_backend.parallel.team import Team
 # Slots of a cache for a model of this shape, with so many bytes free; None: on the CPU.
 Capacity = Callable[[ModelConfig, int | None], int]
 Kind = TypeVar("Kind", bound=Answer)
+_log = logging.getLogger(__name__)
 
 
 def assignments(first: Assignment, folder: Path) -> list[Assignment]:
@@ -59,15 +61,16 @@ def _load(task: Assignment, workers: Seq[Worker], capacity: Capacity) -> Paralle
     _hear(workers, Here)
     group = Group(task.share, task.meeting_place, task.device)
     decoder = load_share(task, group)
-    free = [free_memory(task.device), *(one.free for one in _hear(workers, Loaded))]
-    least = min((one for one in free if one is not None), default=None)
+    loaded = [Loaded(linear_bytes(decoder), free_memory(task.device)), *_hear(workers, Loaded)]
+    _log.info("the layers' weights by rank, in MB: %s", ", ".join(f"{one.num_bytes / 1e6:.0f}" for one in loaded))
+    least = min((one.free for one in loaded if one.free is not None), default=None)
     slots = capacity(task.config if least is None else decoder.config, least)
     for worker in workers:
         worker.say(pickle.dumps(Room(slots)))
     _hear(workers, Ready)
     team = Team(workers, group.abort)
     cache = MirroredCache(team, cache_sizes(task, slots))
-    return ParallelRunner(decoder, cache, task.device, team)
+    return ParallelRunner(decoder, cache, team, [one.num_bytes for one in loaded])
 
 
 def _hear(workers: Seq[Worker], kind: type[Kind]) -> list[Kind]:

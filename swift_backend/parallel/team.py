@@ -30,7 +30,7 @@ class Team:
             for worker in self._workers:
                 worker.say(message)
         except OSError as error:
-            raise self._cause(RankFailure(f"a rank cannot be reached: {error}")) from error
+            raise self._broken(RankFailure(f"a rank cannot be reached: {error}")) from error
 
     def check(self) -> None:
         """RankFailure when one is gone."""
@@ -47,16 +47,17 @@ class Team:
         try:
             yield
         except RankFailure as error:
-            raise self._cause(error) from error
+            raise self._broken(error) from error
         except BaseException as error:
             self.close()
             if not isinstance(error, Exception):
                 raise
             raise RankFailure(f"rank 0 of tensor_parallel has failed: {type(error).__name__}: {error}") from error
 
-    def _cause(self, error: RankFailure) -> RankFailure:
-        """Why that happened, as the watch finds out."""
+    def _broken(self, error: RankFailure) -> RankFailure:
+        """End all; returns why that happened, as the watch finds out, or the error where all live and one hangs."""
         known = self._watch.told.wait(EXIT_SECONDS) and self._watch.failure
+        self.close()
         return RankFailure(str(known or error))
 
 

@@ -29,7 +29,8 @@ from swift_backend.runner import Runner
 
 def main(fd: int) -> int:
     """Work until rank 0 hangs up, which is a good end; 1 after a failure, which rank 0 is told."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, whose end is this one's
+    for one in (signal.SIGINT, signal.SIGTERM):  # a whole group may get them: rank 0 decides, and its end is ours
+        signal.signal(one, signal.SIG_IGN)
     line = Connection(fd)
     Thread(target=_end_with_rank_0, args=(fd,), daemon=True).start()
     try:
