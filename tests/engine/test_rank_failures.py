@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -24,8 +25,11 @@ from swift_backend.engine import Engine
 from swift_backend.engine_thread import EngineThread
 from swift_backend.errors import RankFailure
 from swift_backend.loading import load_model
-from swift_backend.parallel.orders import Gather
+from swift_backend.model.config import read_config
+from swift_backend.parallel.orders import Assignment, Gather, Here
+from swift_backend.parallel.processes import Worker
 from swift_backend.parallel.runner import ParallelRunner
+from swift_backend.parallel.share import Share
 from swift_backend.sequence import Extent, Output, Request
 
 SECONDS = 5.0
@@ -179,3 +183,14 @@ def test_ranks_end_when_rank_0_is_killed(tiny_model: Callable[[str], Path]) -> N
     while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, "it still runs"
         time.sleep(0.05)
+
+
+def test_ranks_that_are_still_to_meet_end_with_rank_0(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    """Which would be a wait of minutes."""
+    directory = tiny_model("llama")
+    task = Assignment(Share(1, 2), directory, read_config(directory), "float32", torch.device("cpu"), 1, tmp_path / "x")
+    worker = Worker.start(1)
+    worker.say(pickle.dumps(task))
+    assert worker.hear() == Here()
+    worker.line.close()
+    assert worker.process.wait(SECONDS) == 0
