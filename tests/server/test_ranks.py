@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from swift_backend.serving.server_process import RunningServer, running_server
+from tests.server.clients import LASTING, UP_SECONDS, Client, ready
 from tests.server.processes import is_gone, stubs, within
-from tests.server.test_faults import LASTING, UP_SECONDS, Client, ready
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
