@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from swift_backend.model.config import ModelConfig
 from swift_backend.parallel.devices import free_memory, rank_devices
 from swift_backend.parallel.group import Group
@@ -27,37 +29,36 @@ Kind = TypeVar("Kind", bound=Answer)
 _log = logging.getLogger(__name__)
 
 
-def assignments(first: Assignment, folder: Path) -> list[Assignment]:
-    """Of each rank; first: rank 0's. Raises ModelLoadError or ConfigError where there cannot be so many."""
-    size = first.share.size
-    refuse_indivisible(first.config, size)
-    devices = rank_devices(first.device, size)
-    place = folder / "ranks"
-    return [
-        replace(first, share=Share(rank, size), device=device, meeting_place=place)
-        for rank, device in enumerate(devices)
-    ]
-
-
 def start_ranks(first: Assignment, capacity: Capacity) -> ParallelRunner:
     """Start the other ranks, and load the model with them; raises RankFailure beside what loading raises.
 
-    first: rank 0's, with any meeting place.
+    first: rank 0's, with any meeting place. ModelLoadError or ConfigError where there cannot be so many ranks.
     """
-    with tempfile.TemporaryDirectory(prefix="swift-ranks-") as folder:
-        task, *others = assignments(first, Path(folder))
-        workers: list[Worker] = []
-        try:
-            for other in others:
-                workers.append(Worker.start(other.share.rank))
-                workers[-1].say(pickle.dumps(other))
-            return _load(task, workers, capacity)
-        except BaseException:
-            end(workers)
-            raise
+    refuse_indivisible(first.config, first.share.size)
+    devices = rank_devices(first.device, first.share.size)
+    folder = tempfile.TemporaryDirectory(prefix="swift-ranks-")
+    workers: list[Worker] = []
+    try:
+        task, *others = _assignments(first, devices, Path(folder.name) / "meeting_place")
+        for other in others:
+            workers.append(Worker.start(other.share.rank))
+            workers[-1].say(pickle.dumps(other))
+        return _load(task, workers, capacity, folder.cleanup)
+    except BaseException:
+        end(workers)
+        folder.cleanup()
+        raise
 
 
-def _load(task: Assignment, workers: Seq[Worker], capacity: Capacity) -> ParallelRunner:
+def _assignments(first: Assignment, devices: Seq[torch.device], place: Path) -> list[Assignment]:
+    shares = [Share(rank, len(devices)) for rank in range(len(devices))]
+    return [
+        replace(first, share=share, device=device, meeting_place=place)
+        for share, device in zip(shares, devices, strict=True)
+    ]
+
+
+def _load(task: Assignment, workers: Seq[Worker], capacity: Capacity, cleanup: Callable[[], None]) -> ParallelRunner:
     _hear(workers, Here)
     group = Group(task.share, task.meeting_place, task.device)
     decoder = load_share(task, group)
@@ -68,7 +69,9 @@ def _load(task: Assignment, workers: Seq[Worker], capacity: Capacity) -> Paralle
     for worker in workers:
         worker.say(pickle.dumps(Room(slots)))
     _hear(workers, Ready)
-    team = Team(workers, group.abort)
+    if task.device.type == "cpu":  # NCCL looks at the meeting place now and then, gloo has no more use for it
+        cleanup()
+    team = Team(workers, group.abort, cleanup)
     cache = MirroredCache(team, cache_sizes(task, slots))
     return ParallelRunner(decoder, cache, team, [one.num_bytes for one in loaded])
 

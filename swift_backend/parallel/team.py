@@ -16,10 +16,10 @@ from swift_backend.parallel.processes import EXIT_SECONDS, Watch, Worker, end
 class Team:
     """The other ranks, ready to work; they end with close(), with this object, and with this process."""
 
-    def __init__(self, workers: Seq[Worker], abort: Callable[[], None]) -> None:
-        """Watches over them; abort: see Watch."""
+    def __init__(self, workers: Seq[Worker], abort: Callable[[], None], cleanup: Callable[[], None]) -> None:
+        """Watches over them; abort: see Watch. cleanup: called when they have ended."""
         self._workers, self._watch = workers, Watch(workers, abort)
-        self.close = weakref.finalize(self, _close, workers, self._watch)
+        self.close = weakref.finalize(self, _close, workers, self._watch, cleanup)
         self.on_failure = self._watch.on_failure
 
     def say(self, order: Order) -> None:
@@ -61,6 +61,7 @@ class Team:
         return RankFailure(str(known or error))
 
 
-def _close(workers: Seq[Worker], watch: Watch) -> None:
+def _close(workers: Seq[Worker], watch: Watch, cleanup: Callable[[], None]) -> None:
     watch.end("the ranks of tensor_parallel have been stopped")
     end(workers)
+    cleanup()

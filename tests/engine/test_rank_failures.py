@@ -7,9 +7,11 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -26,6 +28,7 @@ from swift_backend.engine_thread import EngineThread
 from swift_backend.errors import RankFailure
 from swift_backend.loading import load_model
 from swift_backend.model.config import read_config
+from swift_backend.parallel import group, team
 from swift_backend.parallel.orders import Assignment, Gather, Here
 from swift_backend.parallel.processes import Worker
 from swift_backend.parallel.runner import ParallelRunner
@@ -47,11 +50,13 @@ def children() -> list[psutil.Process]:
 
 
 @pytest.fixture(autouse=True)
-def before() -> Iterator[list[psutil.Process]]:
-    """The processes that were there before the ranks; in the end there are no others, and nothing in shared memory."""
+def before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[psutil.Process]]:
+    """The processes that were there before the ranks; in the end there are no others, and no files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     others, shared = children(), set(os.listdir("/dev/shm"))
     yield others
     assert children() == others
+    assert list(tmp_path.glob("swift-ranks-*")) == []
     assert [name for name in set(os.listdir("/dev/shm")) - shared if name.startswith(("torch_", "nccl-"))] == []
 
 
@@ -162,6 +167,20 @@ def test_rank_0_that_breaks_in_a_pass_stops_the_others(before: list[psutil.Proce
         runner.forward([RowGroup([5], 0, 0, 1)])
 
 
+@pytest.mark.slow
+def test_one_that_hangs_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, before: list[psutil.Process], tiny_model: Callable[[str], Path]
+) -> None:
+    monkeypatch.setattr(group, "PATIENCE", timedelta(seconds=4))
+    monkeypatch.setattr(team, "EXIT_SECONDS", 0.2)
+    runner = load_model(config(tiny_model("llama"))).runner
+    [worker] = [one for one in children() if one not in before]
+    worker.suspend()
+    with pytest.raises(RankFailure, match="the ranks have lost each other: .*Timed out"):
+        runner.forward([RowGroup([5], 0, 0, 1)])
+    assert not worker.is_running()
+
+
 def test_ranks_end_when_rank_0_is_killed(tiny_model: Callable[[str], Path]) -> None:
     """Whether they wait for an order or, as here, for a sum."""
     code = f"""
@@ -188,7 +207,9 @@ def test_ranks_end_when_rank_0_is_killed(tiny_model: Callable[[str], Path]) -> N
 def test_ranks_that_are_still_to_meet_end_with_rank_0(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     """Which would be a wait of minutes."""
     directory = tiny_model("llama")
-    task = Assignment(Share(1, 2), directory, read_config(directory), "float32", torch.device("cpu"), 1, tmp_path / "x")
+    task = Assignment(
+        Share(1, 2), directory, read_config(directory), "float32", torch.device("cpu"), 1, tmp_path / "place"
+    )
     worker = Worker.start(1)
     worker.say(pickle.dumps(task))
     assert worker.hear() == Here()
