@@ -60,5 +60,5 @@ class EngineThread:
             failure = error
         finally:
             engine.close()
-            engine.runner.close()
             self._on_end(engine, failure)
+            engine.runner.close()

@@ -65,11 +65,12 @@ class Worker:
 
 
 def end(workers: Iterable[Worker]) -> None:
-    """Kill, and wait until they are gone; they keep nothing that is worth an orderly end."""
+    """Kill, and wait until they are gone, but not for ever; they keep nothing that is worth an orderly end."""
     for worker in workers:
         worker.process.kill()
     for worker in workers:
-        worker.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(EXIT_SECONDS)
 
 
 def failure_of(news: Iterable[tuple[int, Failed]]) -> RankFailure:
@@ -111,10 +112,12 @@ class Watch:
             return
         self.failure = failure_of(news)
         self.told.set()
-        end(self._workers)
+        for worker in self._workers:  # the living wait for the dead
+            worker.process.kill()
         self._abort()
         for tell in list(self._listeners):
             tell(self.failure)
+        end(self._workers)
 
 
 def _last_words(workers: Iterable[Worker]) -> list[tuple[int, Failed]]:
