@@ -44,6 +44,7 @@ class EngineConfig:
     max_waiting: requests that may wait for room before new ones are refused.
     timeout_ms: deadline of requests that bring none; None is no deadline.
     threads: CPU threads that compute; None shares this process's cores among the instances of the model.
+    tensor_parallel: devices, or on a CPU processes, that share the model's weights; each of its layers is split.
     max_draft_tokens: upper bound of drafted tokens in a round, for every request; γ where a request says nothing and
         no controller decides is 5, the guide's.
     limit_drafts: while several requests run, draft only as far as that brings more tokens per second, by the measured
@@ -77,6 +78,7 @@ class EngineConfig:
     max_waiting: int = 256
     timeout_ms: int | None = None
     threads: int | None = None
+    tensor_parallel: int = 1
     max_draft_tokens: int = 15
     limit_drafts: bool = True
     siblings: bool = True
@@ -99,7 +101,7 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("numerics", self.numerics, NUMERICS)
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
-        for name in ("max_running", "max_waiting"):
+        for name in ("max_running", "max_waiting", "tensor_parallel"):
             _at_least(name, getattr(self, name), 1)
         _at_least("max_step_tokens", self.max_step_tokens, 2)  # a running stream's token, and one of a prompt
         for name in ("max_draft_tokens", "protected_layers", "ngram_store_tokens"):

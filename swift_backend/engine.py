@@ -13,7 +13,7 @@ from swift_backend.admission import Limits
 from swift_backend.config import EngineConfig
 from swift_backend.draft_head import DraftHead
 from swift_backend.errors import EngineFailure, SwiftError
-from swift_backend.failure import ends_engine, request_failure
+from swift_backend.failure import ends_engine, engine_failure, request_failure
 from swift_backend.inbox import Inbox
 from swift_backend.layer_knowledge import make_chooser, pool_path
 from swift_backend.loading import LoadedModel, load_model
@@ -65,8 +65,7 @@ class Engine:
         model = model or load_model(config)
         self.config = config
         self.model = model
-        self.runner = model.runner
-        self.tokenizer = model.tokenizer
+        self.runner, self.tokenizer = model.runner, model.tokenizer
         self._cache = self.runner.cache
         shape = self.runner.decoder.config
         self.context_length = shape.context_length
@@ -81,6 +80,7 @@ class Engine:
         )
         self._eos_ids = frozenset(token for token in shape.eos_ids if 0 <= token < shape.vocab_size)
         self._inbox = Inbox(config.max_waiting, config.max_running)
+        self.runner.on_failure(self._inbox.fail)
         self._prefixes = PrefixCache(self._cache, enabled=config.prefix_cache)
         self._lobby = Lobby(self._prefixes)
         self._running: list[Sequence] = []
@@ -132,7 +132,7 @@ class Engine:
             self._drain()
         except Exception as error:
             self._inbox.close("the engine has failed")
-            self._fail_all(EngineFailure(f"the engine has failed ({type(error).__name__}); the server's log says more"))
+            self._fail_all(engine_failure(error))
             raise
 
     def step(self) -> bool:

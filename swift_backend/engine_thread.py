@@ -61,3 +61,4 @@ class EngineThread:
         finally:
             engine.close()
             self._on_end(engine, failure)
+            engine.runner.close()

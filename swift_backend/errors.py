@@ -7,6 +7,7 @@ SwiftError
 ├── Unavailable         the queue is full or the server is stopping
 ├── Cancelled           the client or an operator withdrew the request
 └── EngineFailure       the engine broke; every open request ends with it
+    └── RankFailure     one of the processes that share a model has failed
 """
 
 
@@ -43,3 +44,7 @@ class Cancelled(SwiftError):
 
 class EngineFailure(SwiftError):
     """The engine itself failed; no request can be served any more."""
+
+
+class RankFailure(EngineFailure):
+    """A process of those that share a model has failed, and none can go on; the message names it and the cause."""

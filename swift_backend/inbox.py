@@ -32,6 +32,7 @@ class Inbox:
         self._backlog = 0
         self.closed = False
         self._reason = ""
+        self._failure: Exception | None = None
 
     def submit(self, request: Request) -> None:
         """Queue a request; Unavailable when the queue is full or the engine is stopping."""
@@ -63,9 +64,20 @@ class Inbox:
             self.closed = True
             self._changed.notify()
 
-    def take(self) -> Mail:
-        """Empty the box; what was in it counts as waiting until note_standing says otherwise."""
+    def fail(self, error: Exception) -> None:
+        """Wake the engine, and raise this where it takes its mail: what it runs on has failed."""
         with self._changed:
+            self._failure = error
+            self._changed.notify()
+
+    def take(self) -> Mail:
+        """Empty the box; what was in it counts as waiting until note_standing says otherwise.
+
+        Raises what fail() was told, unless the box is closed.
+        """
+        with self._changed:
+            if self._failure is not None and not self.closed:
+                raise self._failure
             mail = Mail(list(self._requests), self._cancelled, self._paused)
             self._requests.clear()
             self._cancelled, self._paused = set(), {}
@@ -82,9 +94,9 @@ class Inbox:
             self._places = 0 if waiting else places
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until there is mail, the box is closed, or the timeout (seconds) has passed."""
+        """Block until there is mail or a failure, the box is closed, or the timeout (seconds) has passed."""
         with self._changed:
             self._changed.wait_for(lambda: self.closed or self._has_mail(), timeout)
 
     def _has_mail(self) -> bool:
-        return bool(self._requests or self._cancelled or self._paused)
+        return bool(self._requests or self._cancelled or self._paused or self._failure)

@@ -18,6 +18,9 @@ from swift_backend.model.config import ModelConfig, read_config
 from swift_backend.model.decoder import load_decoder
 from swift_backend.model.linear import Kernels, ours_is_fastest
 from swift_backend.model.weights import Weights
+from swift_backend.parallel.orders import Assignment
+from swift_backend.parallel.share import Share
+from swift_backend.parallel.starting import start_ranks
 from swift_backend.runner import Runner
 from swift_backend.text.tokenizer import Tokenizer
 
@@ -41,25 +44,48 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """Load weights and tokenizer and allocate the cache; raises ModelLoadError or ConfigError."""
     device = config.torch_device()
     _bound_kernel_caches()
-    torch.set_num_threads(config.threads or min(torch.get_num_threads(), available_cores()))
+    _share_cores(config, device)
     dtype_name = resolve_dtype(config.dtype)
-    if dtype_name == "int8" and device.type != "cpu":
-        raise ConfigError(f"dtype int8 is for CPUs, and this model is for {device}; choose bfloat16")
     stored = stored_dtype(dtype_name)
     dtype = getattr(torch, stored)
     directory = resolve_model(config.model, stored)
     model_config = read_config(directory)
-    free = config.numerics == "auto" and ours_is_fastest(dtype, device)
-    kernels = Kernels(int8=dtype_name == "int8", invariant=free or config.numerics == "invariant")
-    decoder = load_decoder(model_config, Weights.open(directory), dtype, device, kernels)
+    kernels = _kernels(config, dtype_name, dtype, device)
+    tokenizer = Tokenizer.load(directory)
     kv_dtype = torch.float32 if device.type == "cpu" else dtype
-    capacity = config.kv_cache_tokens or default_capacity(config, model_config, kv_dtype, device)
-    if capacity < 2:
-        raise ConfigError("not enough free memory for a KV cache; set kv_cache_tokens or use a smaller model")
-    cache = KVCache(
-        model_config.num_layers, capacity, model_config.num_kv_heads, model_config.head_dim, kv_dtype, device
-    )
-    return LoadedModel(directory, dtype_name, Runner(decoder, cache, device), Tokenizer.load(directory))
+
+    def capacity(shape: ModelConfig, free: int | None = None) -> int:
+        slots = config.kv_cache_tokens or default_capacity(config, shape, kv_dtype, device, free)
+        if slots < 2:
+            raise ConfigError("not enough free memory for a KV cache; set kv_cache_tokens or use a smaller model")
+        return slots
+
+    if config.tensor_parallel > 1:
+        threads = torch.get_num_threads() if device.type == "cpu" else None
+        task = Assignment(Share(0, config.tensor_parallel), directory, model_config, stored, device, threads, kernels)
+        return LoadedModel(directory, dtype_name, start_ranks(task, capacity), tokenizer)
+    decoder = load_decoder(model_config, Weights.open(directory), dtype, device, kernels)
+    shape = model_config.num_layers, capacity(model_config), model_config.num_kv_heads, model_config.head_dim
+    return LoadedModel(directory, dtype_name, Runner(decoder, KVCache(*shape, kv_dtype, device), device), tokenizer)
+
+
+def _kernels(config: EngineConfig, dtype_name: str, dtype: torch.dtype, device: torch.device) -> Kernels:
+    """What the linears must be; ConfigError where that cannot be had."""
+    ranks, int8 = config.tensor_parallel, dtype_name == "int8"
+    if int8 and device.type != "cpu":
+        raise ConfigError(f"dtype int8 is for CPUs, and this model is for {device}; choose bfloat16")
+    if int8 and ranks > 1:  # a rank knows a part of an output's weights, and would give them another scale
+        raise ConfigError(f"dtype int8 is for one process, and tensor_parallel is {ranks}; choose bfloat16")
+    if config.numerics == "invariant" and ranks > 2:  # the order of a sum of three depends on its place
+        raise ConfigError(f"numerics invariant is for one or two ranks, and tensor_parallel is {ranks}; choose fast")
+    free = config.numerics == "auto" and ranks == 1 and ours_is_fastest(dtype, device)
+    return Kernels(int8=int8, invariant=free or config.numerics == "invariant")
+
+
+def _share_cores(config: EngineConfig, device: torch.device) -> None:
+    """Ranks on a CPU have equal parts of what one process would have."""
+    threads = config.threads or min(torch.get_num_threads(), available_cores())
+    torch.set_num_threads(max(1, threads // (config.tensor_parallel if device.type == "cpu" else 1)))
 
 
 def _bound_kernel_caches() -> None:
@@ -73,13 +99,16 @@ def cache_share(config: EngineConfig, device: torch.device) -> float:
     return config.kv_cache_share or (GPU_CACHE_SHARE if device.type == "cuda" else CPU_CACHE_SHARE)
 
 
-def default_capacity(config: EngineConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
+def default_capacity(
+    config: EngineConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device, free: int | None = None
+) -> int:
     """Tokens that a share of the memory that is free now holds, and no more than requests could ever use.
 
-    On a CPU at most a few whole contexts: the memory is taken at once, and others want some too.
+    free: its bytes, where they are known. On a CPU at most a few whole contexts: the memory is taken at once, and
+    others want some too.
     """
     on_gpu = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
+    free = free or (torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory())
     token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * kv_dtype.itemsize
     contexts = config.max_running if on_gpu else min(config.max_running, CPU_CACHE_CONTEXTS)
     return min(int(cache_share(config, device) * free / token_bytes), contexts * model.context_length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from swift_backend.batch import BatchShape, RowGroup, build_batch
 from swift_backend.kv_cache import KVCache
 from swift_backend.model.decoder import Decoder, Head, Observer
+from swift_backend.model.shadow import Shadow
 
 
 class Runner:
@@ -36,3 +38,13 @@ class Runner:
         """
         batch = build_batch(groups, self.device, self._shape)
         return self.decoder.forward(batch, self.cache, kept, observe, head)
+
+    def shadow(self, extent_start: int, token_ids: Seq[int], positions: Seq[int]) -> Shadow:
+        """These positions of a sequence, to be asked what the model would say without some sublayers; see Shadow.of."""
+        return Shadow.of(self.decoder, self.cache, extent_start, token_ids, positions)
+
+    def on_failure(self, tell: Callable[[Exception], None]) -> None:
+        """Have `tell` called, on any thread, when passes cannot be run any more; one device has no such news."""
+
+    def close(self) -> None:
+        """End what runs beside this process; nothing does for one device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -24,16 +25,28 @@ from swift_backend.model.fused import fused_mlp, with_kernels
 from swift_backend.model.layers import AttentionSublayer, MlpSublayer, Norm, NoSublayer, ParallelSublayer, Sublayer
 from swift_backend.model.linear import Followed, Kernels, Linear, make_linear
 from swift_backend.model.norms import EachHeadNorm, LayerNorm, PostNorm, ProjectionNorm, RmsNorm, no_norm
-from swift_backend.model.weights import Weights, all_finite
+from swift_backend.model.weights import Tensors, all_finite
+
+AddUp = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Builder:
     """Turns named tensors into sublayers."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device, kernels: Kernels
+        self,
+        config: ModelConfig,
+        weights: Tensors,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: Kernels,
+        add_up: AddUp | None = None,
     ) -> None:
-        """dtype and device are those of the finished weights; the norms' weights have the activations' dtype."""
+        """dtype and device are those of the finished weights; the norms' weights have the activations' dtype.
+
+        add_up: makes the sum of what this and other decoders, of a part of the heads and the MLP each, have computed.
+        """
+        self._add_up = add_up
         self._config, self._weights, self._dtype, self._device = config, weights, dtype, device
         self._linear = partial(make_linear, kernels=kernels)
         self._invariant = kernels.invariant
@@ -149,6 +162,8 @@ class Builder:
         c = self._config
         weight = self._tensor(f"{prefix}{name}.weight", c.hidden_size, width)
         linear = self._linear(weight, self._tensor(f"{prefix}{name}.bias", c.hidden_size) if bias else None)
+        if self._add_up is not None:
+            linear = Followed(linear, self._add_up)
         if post_norm is not None:
             linear = Followed(linear, PostNorm(self.norm(prefix + post_norm, c.hidden_size), self.activation_dtype))
         factor = c.residual_scale

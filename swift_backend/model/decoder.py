@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from swift_backend.batch import RaggedBatch
 from swift_backend.kv_cache import KVCache
 from swift_backend.model.attention import rotary_tables
-from swift_backend.model.building import Builder
+from swift_backend.model.building import AddUp, Builder
 from swift_backend.model.config import ModelConfig
 from swift_backend.model.layers import Norm, Rotary, Sublayer
-from swift_backend.model.linear import Kernels, Linear, kernel_name
-from swift_backend.model.weights import Weights
+from swift_backend.model.linear import Kernels, Linear, PlainLinear, kernel_name
+from swift_backend.model.weights import Tensors
 
 Observer = Callable[[int, torch.Tensor, torch.Tensor], None]  # (sublayer, its input [rows, hidden], its output)
 
@@ -79,14 +79,22 @@ class Decoder:
 
 
 def load_decoder(
-    config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device, kernels: Kernels = Kernels()
+    config: ModelConfig,
+    weights: Tensors,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: Kernels = Kernels(),
+    add_up: AddUp | None = None,
+    *,
+    with_head: bool = True,
 ) -> Decoder:
     """Build the decoder from a checkpoint, weights in `dtype` on `device`.
 
+    add_up: see Builder. with_head: False for one that is never asked for logits.
     Raises ModelLoadError, naming the tensor, when one is missing, has another shape, is not of a 16 to 64 bit float,
     holds NaN or infinity, or holds values beyond what `dtype` can.
     """
-    builder = Builder(config, weights, dtype, device, kernels)
+    builder = Builder(config, weights, dtype, device, kernels, add_up)
     embedding = builder.embedding()
     tables = [rotary_tables(rope.inv_freq.to(device), config.context_length, rope.scale) for rope in config.ropes]
     cos, sin = (torch.cat(kind, dim=-1) for kind in zip(*tables, strict=True))
@@ -95,7 +103,7 @@ def load_decoder(
         embedding=builder.scaled(embedding),
         sublayers=tuple(sublayer for layer in range(config.num_layers) for sublayer in builder.layer(layer)),
         norm=builder.norm(config.names.norm, config.hidden_size),
-        head=builder.head(embedding),
+        head=builder.head(embedding) if with_head else PlainLinear(embedding, None),
         rotary=(cos, sin),
         activation_dtype=builder.activation_dtype,
         kernels=kernels,

@@ -69,6 +69,11 @@ class Shadow:
         embedded = F.embedding(tokens, decoder.embedding).to(decoder.activation_dtype)
         return cls(embedded, decoder, cache, at, Past.of(extent_start, at, decoder.config.window))
 
+    @property
+    def num_sublayers(self) -> int:
+        """Of the model."""
+        return len(self._decoder.sublayers)
+
     @torch.inference_mode()
     def after(self, index: int, states: Seq[torch.Tensor]) -> list[torch.Tensor]:
         """What a sublayer makes of each candidate's states, [positions, hidden] each."""
@@ -101,9 +106,13 @@ def shadow_logits(
     token_ids: the tokens at these positions of one sequence, whose extent begins at slot extent_start; the cache holds
     the full model's keys and values of everything before them. Bit i of a mask is sublayer i.
     """
-    shadow = Shadow.of(decoder, cache, extent_start, token_ids, positions)
+    return logits_without(Shadow.of(decoder, cache, extent_start, token_ids, positions), skips)
+
+
+def logits_without(shadow: Shadow, skips: Seq[int]) -> torch.Tensor:
+    """See shadow_logits."""
     tree = _Tree(shadow.embedded, skips)
-    for index in range(len(decoder.sublayers)):
+    for index in range(shadow.num_sublayers):
         chosen = tree.branches(index)
         if chosen:
             after = shadow.after(index, [tree.states[one] for one in chosen])

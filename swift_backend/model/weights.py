@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from swift_backend.errors import ModelLoadError
 
+Part = Callable[[torch.Tensor], torch.Tensor]
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -21,6 +22,14 @@ class _File(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def read(self, name: str) -> torch.Tensor: ...
+
+
+class Tensors(Protocol):
+    """What a decoder is built from: see Weights."""
+
+    def has(self, name: str) -> bool: ...
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor: ...
 
 
 class Weights:
@@ -53,9 +62,10 @@ class Weights:
         """Whether the checkpoint holds the tensor `name`."""
         return name in self._files
 
-    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def get(self, name: str, shape: tuple[int, ...], part: Part = lambda tensor: tensor) -> torch.Tensor:
         """The tensor `name` in its stored floating dtype, on the CPU, mapped from the file: don't write into it.
 
+        part: makes the part that is wanted of it; what nobody wants is not read.
         Raises ModelLoadError if it is missing, has another shape, is not a dense tensor of a floating dtype that we
         compute with, or holds NaN or infinity. That last check reads the tensor, so ask for each only once.
         """
@@ -71,6 +81,7 @@ class Weights:
             raise ModelLoadError(f"Tensor {name} in {file.path} must be of a 16 to 64 bit float, found {tensor.dtype}.")
         if tensor.layout != torch.strided:
             raise ModelLoadError(f"Tensor {name} in {file.path} must be dense, found {tensor.layout}.")
+        tensor = part(tensor)
         if not all_finite(tensor):
             raise ModelLoadError(f"Tensor {name} in {file.path} holds NaN or infinity; the file is damaged.")
         return tensor

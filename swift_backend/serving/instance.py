@@ -8,6 +8,7 @@ from typing import Any
 
 from swift_backend.config import EngineConfig
 from swift_backend.cores import available_cores
+from swift_backend.errors import ConfigError
 from swift_backend.loading import cache_share
 
 
@@ -16,9 +17,11 @@ def fit_to_instance(config: EngineConfig, args: dict[str, str]) -> EngineConfig:
 
     What the configuration leaves open, the instance group decides: KIND_GPU gives each instance its device, KIND_CPU
     the CPU; several instances share the cores, and those on one device its memory. One alone has what torch takes, see
-    loading. Raises ConfigError where the device is not there.
+    loading. Raises ConfigError where the device is not there, or where instances and ranks would share GPUs.
     """
     kind, device = args.get("model_instance_kind", ""), config.device
+    if kind == "GPU" and config.tensor_parallel > 1:
+        raise ConfigError("tensor_parallel takes GPUs in a row: the instance_group must be of KIND_MODEL, not KIND_GPU")
     if device == "auto" and kind == "GPU":
         device = f"cuda:{args['model_instance_device_id']}"
     elif device == "auto" and kind == "CPU":

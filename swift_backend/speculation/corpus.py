@@ -75,6 +75,5 @@ class Corpus:
 
     def shadows(self, most_positions: int, texts: Iterable[Text]) -> list[Shadow]:
         """The same positions, to be asked sublayer by sublayer."""
-        decoder, cache = self.runner.decoder, self.runner.cache
         chosen = [(one, one.positions(most_positions)) for one in texts]
-        return [Shadow.of(decoder, cache, one.start, [one.tokens[i] for i in at], at) for one, at in chosen]
+        return [self.runner.shadow(one.start, [one.tokens[i] for i in at], at) for one, at in chosen]

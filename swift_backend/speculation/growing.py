@@ -7,7 +7,6 @@ from collections.abc import Sequence as Seq
 
 import torch
 
-from swift_backend.model.shadow import Shadow
 from swift_backend.runner import Runner
 from swift_backend.sequence import Sequence
 from swift_backend.speculation.cost_model import CostModel
@@ -37,7 +36,7 @@ class Growth:
         assert sequence.extent is not None
         self.sequence = sequence
         known = [sequence.tokens[position] for position in positions]
-        self._shadow = Shadow.of(runner.decoder, runner.cache, sequence.extent.start, known, positions)
+        self._shadow = runner.shadow(sequence.extent.start, known, positions)
         open_sublayers = frozenset(may_skip)
         self._trellis = Trellis(
             [self._shadow],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from swift_backend.model.shadow import shadow_logits
+from swift_backend.model.shadow import logits_without
 from swift_backend.runner import Runner
 
 # Logits of so many rows at once: a vocabulary of 150,000 takes 0.6 MB a row.
@@ -45,7 +45,7 @@ def try_sets(runner: Runner, extent_start: int, tokens: Seq[int], positions: Seq
 
 def _try(runner: Runner, extent_start: int, tokens: Seq[int], positions: Seq[int], skips: Seq[int]) -> Trial:
     known = [tokens[position] for position in positions]
-    logits = shadow_logits(runner.decoder, runner.cache, extent_start, known, positions, [0, *skips])
+    logits = logits_without(runner.shadow(extent_start, known, positions), [0, *skips])
     best, ids = logits.max(dim=-1)
     confidence = torch.exp(best - torch.logsumexp(logits, dim=-1))
     return Trial((ids[1:] == ids[0]).cpu(), confidence[1:].cpu())

@@ -27,9 +27,9 @@ class FakeEngine:
         self.drains: list[float] = []
         self.context_length, self.vocab_size = 128, 1000
         self.model = SimpleNamespace(directory="models/tiny", dtype="bfloat16")
-        shape = SimpleNamespace(num_layers=4)
+        shape, cache = SimpleNamespace(num_layers=4), SimpleNamespace(capacity=512)
         decoder = SimpleNamespace(config=shape, kernel="its kernel", kernels=Kernels(invariant=True))
-        self.runner = SimpleNamespace(device="cpu", decoder=decoder, cache=SimpleNamespace(capacity=512))
+        self.runner = SimpleNamespace(device="cpu", decoder=decoder, cache=cache, close=lambda: None)
         self.tokenizer = SimpleNamespace(decode=self.decode)
         self.requests: dict[str, Request] = {}
         self.cancelled: list[str] = []

@@ -18,6 +18,7 @@ CODES = {
     "Unavailable": "UNAVAILABLE",
     "Cancelled": "CANCELLED",
     "EngineFailure": "INTERNAL",
+    "RankFailure": "INTERNAL",
 }
 
 

@@ -66,6 +66,8 @@ def test_types_are_read_from_text() -> None:
         ({"timeout_ms": "1.5"}, "timeout_ms cannot be read from '1.5'"),
         ({"threads": "0"}, "threads must be >= 1, got 0"),
         ({"threads": "all"}, "threads cannot be read from 'all'"),
+        ({"tensor_parallel": "0"}, "tensor_parallel must be >= 1, got 0"),
+        ({"tensor_parallel": "two"}, "tensor_parallel cannot be read from 'two'"),
         ({"prefix_cache": "2"}, "prefix_cache cannot be read from '2'"),
         ({"max_step_tokens": "1"}, "max_step_tokens must be >= 2, got 1"),
         ({"metrics": "on"}, "metrics cannot be read from 'on'"),

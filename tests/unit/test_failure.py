@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from swift_backend.errors import EngineFailure
-from swift_backend.failure import ends_engine, request_failure
+from swift_backend.errors import EngineFailure, RankFailure
+from swift_backend.failure import ends_engine, engine_failure, request_failure
 
 
 @pytest.mark.parametrize(
     "error",
     [
         MemoryError(),
+        RankFailure("rank 1 of tensor_parallel has failed: it was ended by SIGKILL"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory"),
         torch.AcceleratorError("CUDA error: an illegal memory access was encountered", 700),
@@ -43,3 +44,10 @@ def test_the_client_learns_the_kind_and_the_log_the_cause() -> None:
     failure = request_failure(error)
     assert str(failure) == "this request has failed (ValueError); the server's log says more"
     assert failure.__cause__ is error
+
+
+def test_of_an_engine_that_ended_clients_learn_what_is_ours_to_tell() -> None:
+    rank = RankFailure("rank 1 of tensor_parallel has failed: it was ended by SIGKILL")
+    assert engine_failure(rank) is rank
+    other = engine_failure(ValueError("/home/secret"))
+    assert str(other) == "the engine has failed (ValueError); the server's log says more"

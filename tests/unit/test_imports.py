@@ -30,6 +30,7 @@ LEVELS = [
         "pool_keeper",
         "draft_head",
     },
+    {"parallel"},
     {"text", "runner", "pass_times"},
     {"prefix_cache"},
     {"model", "kv_cache", "batch", "sampling", "logprobs", "inbox"},

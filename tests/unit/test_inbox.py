@@ -76,6 +76,7 @@ WAKERS = [
     lambda box: box.submit(request("a")),
     lambda box: box.cancel("x"),
     lambda box: box.pause("x", False),
+    lambda box: box.fail(ValueError()),
     Inbox.close,
 ]
 
@@ -89,6 +90,18 @@ def test_waiting_ends_with_any_mail(wake: object) -> None:
     wake(inbox)  # type: ignore[operator]
     waiter.join(5)
     assert not waiter.is_alive()
+
+
+def test_a_failure_is_raised_where_mail_is_taken_and_the_mail_stays() -> None:
+    """Those who are in the box must be told, by an engine that has closed it."""
+    inbox = Inbox(3)
+    inbox.submit(request("a"))
+    inbox.fail(ValueError("gone"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="gone"):
+            inbox.take()
+    inbox.close()
+    assert [one.request_id for one in inbox.take().requests] == ["a"]
 
 
 def test_waiting_ends_in_time() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from swift_backend.config import EngineConfig
+from swift_backend.errors import ConfigError
 from swift_backend.loading import CPU_CACHE_SHARE, GPU_CACHE_SHARE
 from swift_backend.serving import instance
 from swift_backend.serving.instance import fit_to_instance, num_instances
@@ -75,6 +76,12 @@ def test_several_share_the_cores(groups: list[dict[str, Any]], threads: int | No
 
 def test_threads_that_are_set_are_each_ones_own() -> None:
     assert fit_to_instance(EngineConfig(threads=6), arguments("CPU", {"count": 4})).threads == 6
+
+
+def test_ranks_and_a_gpu_for_each_instance_are_refused() -> None:
+    assert fit_to_instance(EngineConfig(tensor_parallel=2), arguments("MODEL", {"count": 1})).tensor_parallel == 2
+    with pytest.raises(ConfigError, match="tensor_parallel takes GPUs in a row: .* KIND_MODEL, not KIND_GPU"):
+        fit_to_instance(EngineConfig(tensor_parallel=2), arguments("GPU", {"count": 1}))
 
 
 def test_nothing_else_changes() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from swift_backend import SwiftLLM
 from swift_backend.batch import RowGroup
-from swift_backend.model.shadow import shadow_logits
+from swift_backend.model.shadow import logits_without
 from swift_backend.runner import Runner
 from swift_backend.speculation import matchness
 from swift_backend.speculation.matchness import MOST_ROWS, Trial, try_sets
@@ -80,11 +80,11 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     rows: list[int] = []
 
     def counted(*arguments: Any) -> torch.Tensor:
-        logits = shadow_logits(*arguments)
+        logits = logits_without(*arguments)
         rows.append(logits.shape[0] * logits.shape[1])
         return logits
 
-    monkeypatch.setattr(matchness, "shadow_logits", counted)
+    monkeypatch.setattr(matchness, "logits_without", counted)
     yield rows
 
 
