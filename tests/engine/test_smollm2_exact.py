@@ -13,7 +13,7 @@ from swift_backend import SamplingParams, SwiftLLM
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
 MAX_TOKENS = 24
-NUM_DATA_PROMPTS = 18
+NUM_DATA_PROMPTS = 10
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def llm(smollm2_float32: Path) -> SwiftLLM:
 
 @pytest.fixture(scope="module")
 def prompts(llm: SwiftLLM, shared_prompts: list[dict[str, Any]]) -> list[list[int]]:
-    """22 real prompts, raw and chat in turn, from 1 token to 1,500."""
+    """14 real prompts, raw and chat in turn, from 1 token to 1,500."""
     tokenizer = llm.engine.tokenizer
     texts = [row["turns"][0] for row in shared_prompts]
     made = []
